@@ -1,0 +1,141 @@
+# moecc: `make` builds, `make demo` shows it working, `make check` runs every test. Both install what is missing first.
+#
+#   make                 build/moecc, build/libmoe.a, build/libmoe.so
+#   make MODE=debug      the same with assertions, IR checkers after every pass, guard pages (build/debug)
+#   make MODE=asan|tsan  under sanitizers (build/asan, build/tsan)
+#   make install         PREFIX=/usr/local DESTDIR=
+#   make deps            install missing packages (root or sudo)
+
+MODE   ?= release
+PREFIX ?= /usr/local
+CC     ?= cc
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+VERSION := 0.1.0
+
+B := $(if $(filter release,$(MODE)),build,build/$(MODE))
+
+# Everything below needs the dependencies; the targets that install them re-run make.
+.PHONY: all deps demo check install clean lint test-binary format-check
+all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
+
+deps:
+	@sh .ci/deps
+
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@sh examples/demo/run.sh $(B)
+
+check: deps
+	@sh tests/check.sh
+
+# ---------------------------------------------------------------------------------------------- tools and flags
+
+LLVM_CONFIG ?= $(firstword $(wildcard $(foreach v,19 18 17 16,/usr/lib/llvm-$(v)/bin/llvm-config)) $(shell command -v llvm-config))
+LLVM_CFLAGS := $(if $(LLVM_CONFIG),-isystem $(shell $(LLVM_CONFIG) --includedir 2>/dev/null))
+LLVM_LIBS   := $(if $(LLVM_CONFIG),-L$(shell $(LLVM_CONFIG) --libdir 2>/dev/null) $(shell $(LLVM_CONFIG) --link-shared --libs 2>/dev/null))
+
+# The CUDA backend builds against a toolkit's or NVIDIA's wheels' headers; without them it is left out, and says so.
+CUDA_INCLUDE := $(firstword $(wildcard /usr/local/cuda/include/nvrtc.h /usr/include/nvrtc.h) \
+    $(shell python3 -c 'import glob,site; print(*[f for d in site.getsitepackages() for f in glob.glob(d+"/nvidia/**/nvrtc.h",recursive=True)])' 2>/dev/null))
+
+WARN   := -Wall -Wextra -Wconversion -Werror
+COMMON := -std=c17 -D_GNU_SOURCE -I. -I$(B)/gen $(WARN) -fPIC -pthread -fno-math-errno -fvisibility=hidden -DMOECC_VERSION='"$(VERSION)"'
+MODE_release := -O2 -g -DNDEBUG
+MODE_debug   := -O1 -g
+MODE_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+MODE_tsan    := -O1 -g -fsanitize=thread
+FLAGS  := $(COMMON) $(MODE_$(MODE)) $(CFLAGS)
+SANITIZE := $(filter -fsanitize%,$(MODE_$(MODE)))
+# libjansson is linked statically, so that built executables need nothing but libc.
+STATIC_LIBS := -Wl,-Bstatic -ljansson -lm -Wl,-Bdynamic
+
+# ---------------------------------------------------------------------------------------------- sources
+
+RUNTIME_SRC  := $(filter-out runtime/cli/stub.c,$(wildcard runtime/*.c runtime/*/*.c))
+COMPILER_SRC := $(filter-out compiler/main.c,$(wildcard compiler/*.c compiler/*/*.c compiler/*/*/*.c))
+TEST_SRC     := $(wildcard tests/*.c tests/*/*.c)
+GEN_SRC      := $(B)/gen/moe.tab.c $(B)/gen/moe.lex.c $(B)/gen/embedded.c
+
+obj = $(patsubst %.c,$(B)/obj/%.o,$(patsubst $(B)/gen/%,gen/%,$(1)))
+RUNTIME_OBJ  := $(call obj,$(RUNTIME_SRC))
+COMPILER_OBJ := $(call obj,$(COMPILER_SRC))
+GRAMMAR_OBJ  := $(B)/obj/gen/moe.tab.o $(B)/obj/gen/moe.lex.o
+TEST_OBJ     := $(call obj,$(TEST_SRC))
+
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+
+$(B)/obj/%.o: %.c | $(B)/gen/moe.tab.h
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) $(FLAGS) $(if $(findstring codegen,$<),$(LLVM_CFLAGS)) -MMD -MP -c $< -o $@
+
+# Generated parsers are compiled without -Wconversion; they are not ours to mend.
+$(B)/obj/gen/%.o: $(B)/gen/%.c | $(B)/gen/moe.tab.h
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) $(filter-out -Wconversion -Wextra,$(FLAGS)) -Wno-unused -MMD -MP -c $< -o $@
+
+$(B)/gen/moe.tab.c $(B)/gen/moe.tab.h &: grammar/moe.y
+	@mkdir -p $(B)/gen
+	@echo "  bison $<"
+	@bison -Wall -Werror --defines=$(B)/gen/moe.tab.h -o $(B)/gen/moe.tab.c $<
+
+$(B)/gen/moe.lex.c: grammar/moe.l
+	@mkdir -p $(B)/gen
+	@echo "  flex  $<"
+	@flex -o $@ $<
+
+# The standard library and the two carriers of a built pipeline live inside moecc.
+STDLIB := $(sort $(shell find stdlib -type f))
+$(B)/gen/embedded.c: compiler/base/embed.sh $(STDLIB) $(B)/moe-stub $(B)/libmoe.so
+	@mkdir -p $(B)/gen
+	@sh compiler/base/embed.sh $(B) $(STDLIB) > $@
+
+# ---------------------------------------------------------------------------------------------- products
+
+$(B)/libmoe.a: $(RUNTIME_OBJ)
+	@echo "  ar    $@"
+	@rm -f $@
+	@$(AR) rcs $@ $^
+
+# Distributions build libjansson.a for executables: it reaches the C library's `stdin` in a way that a shared object
+# cannot. Nothing here lets it read standard input, so it gets a variable of ours under that name, not exported.
+$(B)/libmoe.so: $(RUNTIME_OBJ) runtime/libmoe.map
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -shared -Wl,-soname,libmoe.so -Wl,--version-script=runtime/libmoe.map \
+	    -Wl,--defsym=stdin=moe_no_stdin -o $@ $(RUNTIME_OBJ) $(STATIC_LIBS)
+
+$(B)/moe-stub: $(call obj,runtime/cli/stub.c) $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -o $@ $^ $(STATIC_LIBS)
+
+$(B)/moecc: $(call obj,compiler/main.c) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -o $@ $^ $(STATIC_LIBS) $(LLVM_LIBS)
+	@$(if $(CUDA_INCLUDE),,echo "note: no CUDA toolkit and no NVIDIA wheels found: the CUDA part is left out")
+
+$(B)/moe-tests: $(TEST_OBJ) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -o $@ $^ -lcunit -lm $(STATIC_LIBS) $(LLVM_LIBS)
+
+test-binary: $(B)/moe-tests $(B)/moecc
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/moecc
+	install -m 755 $(B)/moecc $(DESTDIR)$(PREFIX)/bin/moecc
+	install -m 644 $(B)/libmoe.a $(DESTDIR)$(PREFIX)/lib/libmoe.a
+	install -m 755 $(B)/libmoe.so $(DESTDIR)$(PREFIX)/lib/libmoe.so
+	install -m 644 runtime/moe.h $(DESTDIR)$(PREFIX)/include/moe.h
+	cp -r stdlib/std $(DESTDIR)$(PREFIX)/share/moecc/
+
+# Warnings as errors under a second compiler, where it is installed.
+lint:
+	@for c in clang-19 clang-18 clang; do command -v $$c >/dev/null 2>&1 && break; c=; done; \
+	if [ -z "$$c" ]; then echo "clang is not installed: second compiler skipped"; exit 0; fi; \
+	for f in $(RUNTIME_SRC) runtime/cli/stub.c $(COMPILER_SRC) compiler/main.c $(TEST_SRC); do \
+	    $$c $(COMMON) $(LLVM_CFLAGS) -O1 -fsyntax-only $$f || exit 1; done; echo "$$c: no warnings"
+
+clean:
+	rm -rf build

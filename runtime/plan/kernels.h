@@ -1,0 +1,123 @@
+// The calling convention between the executor and kernels, generated and built in. Fixed layout: generated code reads
+// these structs by offset (compiler/codegen/cpu checks them with _Static_assert).
+#ifndef MOE_KERNELS_H
+#define MOE_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/// p: the instruction's arguments in order, resolved to addresses (sliced to the part's token rows where the argument
+/// says so). n[0] = tokens of the part, n[1] = first token of the part in x, n[2] = this rank, n[3] = layer.
+struct moe_kargs {
+    void *p[12];
+    int64_t n[4];
+};
+
+/// Runs units [begin, end) of the launch. Called concurrently for disjoint ranges. `scratch` is the worker's own.
+typedef void moe_kernel_fn(const struct moe_kargs *args, int64_t begin, int64_t end, void *scratch);
+
+/// Rows to copy, by pointer: what `copy_rows` works through. Head of both control structs below.
+struct moe_row_table {
+    int64_t rows;
+    const void *const *src;
+    void *const *dst;
+};
+
+/// Control data that `bin` writes for one part: rows to pack for other ranks, and how to merge their replies.
+/// (struct moe_bins, runtime/exec/control.h, begins with this.)
+struct moe_bins_head {
+    struct moe_row_table pack;          // x row -> row record of a send slot
+    int64_t tokens;
+    const int64_t *merge_first;         // [tokens + 1]
+    const void *const *merge_rows;      // replies of token t: merge_rows[merge_first[t] .. merge_first[t+1]), by rank
+};
+
+/// Control data that `fan_out` writes: (row, local expert) pairs sorted by local expert.
+struct moe_pairs_head {
+    struct moe_row_table unpack;        // arrived row -> row of A, one per pair
+    int64_t experts;                    // local experts
+    const int64_t *expert_first;        // [experts + 1]: pairs of local expert e
+    const int32_t *pair_row;            // [pairs] routed row of each pair
+    const float *pair_weight;           // [pairs] routing weight
+    int64_t rows;                       // routed rows
+    void *const *row_dst;               // [rows] where the row's sum goes (reply record or own row), dtype of yd/wire
+};
+
+// Roles: arguments p[] and constants n[] of plan_kernel, in order.
+//
+// route      p: x (slice), router weights, ids i32[B,k] (slice-local), weights f32[B,k]
+//            n: H, E, k, score, normalize, x dtype
+//            unit tokens
+// bin        p: ids, weights, x (slice), bins control, send slots, reply slots (recv buffer of the combine), own y rows,
+//               spill (recv buffer of the pool combine; this argument is absent where there is no pool)
+//            n: width, choices, y dtype size, data dtype size; unit one; instr.exchange: the base dispatch
+// bin_round  p: ids, weights, x (slice), bins control (read), pool send slots, round control
+//            n: as bin; unit one; instr.exchange: the pool dispatch; inside its rounds..end
+// copy_rows  p: control (its head is a moe_row_table)
+//            n: width, source dtype, destination dtype, block, scale type; unit rows
+// fan_out    p: bins control, arrived slots, pairs control, A, reply send slots, own y rows, x (slice),
+//               own control (optional: the table of own rows where x's dtype differs from the wire's, so that copy_rows
+//               runs once over pairs control and once over this; without it both are in pairs control)
+//            n: A row bytes, choices; unit one; instr.exchange: the dispatch, base or pool (pool: no own rows)
+// dense      p: pairs control, A, x (slice), y (slice): every token of the part to one expert, weight 1 (shared experts)
+//            n: A row bytes, x row bytes, y row bytes; unit one
+// mlp_up     p: pairs control, A, weights, hidden activations
+//            n: H, F, activation, dtype, A row bytes, hidden row bytes
+//            unit fixed, unit_count panels per local expert: unit u is local expert u / panels, panel u % panels
+// mlp_down   p: pairs control, hidden activations, weights, accumulator f32[rows, round_up(H, panel)]
+//            n: F, H, dtype of weights and hidden, dtype of the result, hidden row bytes, accumulator row bytes
+//            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
+// merge      p: bins control, y (slice)
+//            n: width, reply dtype, y dtype; unit tokens
+//
+// instr.exchange is set on launches of bin, bin_round and fan_out: built-ins take the slots' layout from it (slots.h).
+// Own y rows have the stride of the combine's row record. `rounds X` names the pool dispatch. Between `rounds` and `end`
+// a stream has neither wait nor signal: bin_round, copy_rows, send, recv, fan_out, copy_rows, mlp_up, mlp_down, send,
+// recv follow one another on that one stream, once a round. It may begin after the recv of the base dispatch.
+// Generated roles may have further arguments after those listed: they declare what memory the pointers in control data
+// lead to (copy_rows: x, slots, A; mlp_down: reply slots, own rows; merge: the replies), for the verifier and
+// ThreadSanitizer, and kernels ignore them. At most 12 arguments in all. A slice is always the instruction's own part.
+// Control buffers (bins, pairs, round, own) are dtype none, are used as that one kind only, share no byte with any other
+// buffer, and are cleared when a step starts.
+enum {
+    ROUTE_X, ROUTE_W, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_ARGS,
+    BIN_IDS = 0, BIN_WEIGHTS, BIN_X, BIN_BINS, BIN_SEND, BIN_REPLY, BIN_OWN, BIN_SPILL, BIN_ARGS,
+    ROUND_IDS = 0, ROUND_WEIGHTS, ROUND_X, ROUND_BINS, ROUND_SEND, ROUND_CONTROL, ROUND_ARGS,
+    COPY_CONTROL = 0, COPY_ARGS,
+    FAN_BINS = 0, FAN_ARRIVED, FAN_PAIRS, FAN_A, FAN_REPLY, FAN_OWN, FAN_X, FAN_OWN_TABLE, FAN_ARGS,
+    DENSE_PAIRS = 0, DENSE_A, DENSE_X, DENSE_Y, DENSE_ARGS,
+    UP_PAIRS = 0, UP_A, UP_W, UP_HIDDEN, UP_ARGS,
+    DOWN_PAIRS = 0, DOWN_HIDDEN, DOWN_W, DOWN_ACC, DOWN_ARGS,
+    MERGE_BINS = 0, MERGE_Y, MERGE_ARGS,
+};
+
+/// Bytes of control buffers. bound: B of the part; rows and pairs: slots_fan_rows, slots_fan_pairs, slots_round_rows
+/// (dense: rows = pairs = B, experts = 1; own control: rows = B * min(choices, local experts)).
+static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t choices, int64_t bound)
+{
+    int64_t rows = bound * (choices < ranks ? choices : ranks);
+    // head; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank; own pairs and
+    // where each own row's begin; loads; overflow
+    return 512 + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 16 + (rows + 16) * 4 + bound * choices * 8 +
+           (bound + 16) * 4 + (experts + 8) * 8 + (ranks + 16) * 4;
+}
+
+static inline int64_t moe_pairs_bytes(int64_t local_experts, int64_t rows, int64_t pairs)
+{
+    // head, unpack sources and targets, expert_first and a cursor each, row and weight of pairs, row_dst
+    return 512 + pairs * 16 + (local_experts + 8) * 16 + (pairs + 16) * 8 + (rows + 8) * 8;
+}
+
+static inline int64_t moe_rows_bytes(int64_t rows) // round control and own control
+{
+    return 128 + rows * 16;
+}
+
+/// Bytes between rows of A and of the hidden activations: padded against 4096-byte aliasing, whole cache lines.
+static inline int64_t moe_row_stride(int64_t width, int64_t element_bytes)
+{
+    int64_t bytes = (width * element_bytes + 63) / 64 * 64;
+    return bytes + 64;
+}
+
+#endif

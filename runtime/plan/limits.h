@@ -1,0 +1,22 @@
+// Limits that keep every size of a plan inside 64 bits: rows * bytes * ranks < 2^62. plan_validate enforces them.
+#ifndef MOE_LIMITS_H
+#define MOE_LIMITS_H
+
+#define MOE_MAX_RANKS 1024
+#define MOE_MAX_EXPERTS 65536
+#define MOE_MAX_CHOICES 64
+#define MOE_MAX_TOKENS (INT64_C(1) << 24)       // per rank
+#define MOE_MAX_WIDTH (INT64_C(1) << 20)        // elements of a row
+#define MOE_MAX_ROW_BYTES (INT64_C(1) << 24)    // of a record, or stride
+#define MOE_MAX_POOL_ROWS (INT64_C(1) << 28)
+#define MOE_MAX_ROUNDS (1u << 20)
+#define MOE_MAX_LAYERS 4096
+#define MOE_MAX_PARTS 4096                      // plan_part.total
+#define MOE_MAX_BYTES (INT64_C(1) << 46)        // arena, buffer, parameter
+#define MOE_MAX_UNITS (INT64_C(1) << 24)        // per kernel; per local expert for mlp_up
+#define MOE_MAX_SCRATCH (INT64_C(1) << 30)
+#define MOE_MAX_SEMAPHORES (1u << 20)
+#define MOE_MAX_ARGS 12
+#define MOE_MAX_STREAMS 64                      // per rank
+
+#endif

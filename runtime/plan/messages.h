@@ -1,0 +1,38 @@
+// What a slot holds on the wire: header, row records. Written by `bin` and the executor, read by `fan_out`. Slots of an
+// exchange lie in its send and recv buffer without gaps, in rank order, the own rank left out; slots.h says where.
+#ifndef MOE_MESSAGES_H
+#define MOE_MESSAGES_H
+
+#include <stdint.h>
+
+/// Dispatch and combine header. After it, in a base dispatch, overflow[ranks] (u32): rows of this source that found no
+/// slot at each rank, so that every rank knows the whole matrix and all agree on grants and rounds without a message
+/// more. The header with its vector is padded to 64 bytes (moe_header_bytes).
+struct moe_message {
+    uint32_t rows;
+    uint32_t pairs;             // (row, expert) pairs in the message: a conservation counter
+    uint32_t source;
+    uint32_t exchange;
+    uint64_t step;
+    uint64_t reserved;
+};
+
+static inline int64_t moe_header_bytes(int64_t ranks)
+{
+    return ((int64_t)sizeof(struct moe_message) + ranks * 4 + 63) / 64 * 64;
+}
+
+/// A row record's meta: `choices` entries, unused ones have local -1. It lies at row_bytes - meta_bytes of the record,
+/// meta_bytes = choices * sizeof(struct moe_row_meta).
+struct moe_row_meta {
+    int32_t local;              // local expert id at the destination
+    float weight;
+};
+
+/// Bytes of a row record: data (with its scales), then meta (0 in a combine), 16-byte aligned.
+static inline int64_t moe_record_bytes(int64_t data_bytes, int64_t meta_bytes)
+{
+    return (data_bytes + 7) / 8 * 8 + meta_bytes + 15 - ((data_bytes + 7) / 8 * 8 + meta_bytes + 15) % 16;
+}
+
+#endif

@@ -1,0 +1,64 @@
+// The plan format: the one header at which the compiler and the runtime meet. A plan in memory is a set of tables
+// (plan.def) and a block of position-independent native code; in a file it is one checksummed block, mapped as it is.
+#ifndef MOE_PLAN_H
+#define MOE_PLAN_H
+
+#include "records.h"
+#include "words.h"
+
+#define RECORDS_DEF "plan.def"
+#include "records_structs.h"
+
+extern const struct ir_type plan_ir;
+
+#define PLAN_MAGIC "MOEPLAN"    // 8 bytes with its NUL
+#define PLAN_VERSION 1u
+
+/// File layout, little endian: this header, the tables in order of plan.def, the string pool, the code. Every block is
+/// 64-byte aligned (code 4096). `checksum` is XXH3-64 of the whole file with the field itself zero.
+struct plan_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t table_count;
+    uint64_t file_bytes;
+    uint64_t checksum;
+    uint64_t strings_offset, strings_bytes;
+    uint64_t code_offset, code_bytes;
+    struct {
+        uint64_t offset;
+        uint32_t count, row_size;
+    } tables[32];
+};
+
+/// A plan in memory. `ir` either owns its tables (made by the compiler) or views `image` (loaded).
+struct plan {
+    struct ir ir;
+    const uint8_t *code;
+    size_t code_bytes;
+    uint64_t hash;              // the file's checksum: equal hashes, equal plans
+    void *image;                // loaded: the mapping or copy that ir and code view
+    size_t image_bytes;
+    bool mapped;
+};
+
+/// Serialises tables and code into one malloc'ed image. Returns false when memory is out.
+bool plan_write(const struct ir *ir, const void *code, size_t code_bytes, void **image, size_t *image_bytes);
+
+/// Opens an image: validates magic, version, sizes, checksum, every reference and every size before anything is used
+/// (plan_validate). `image` is copied when `copy`, else must outlive the plan. False with a message on bad input.
+bool plan_open(struct plan *plan, const void *image, size_t image_bytes, bool copy, char *error, size_t size);
+/// Maps a plan file, or an executable or shared object that carries one at its end (plan_append).
+bool plan_open_file(struct plan *plan, const char *path, char *error, size_t size);
+void plan_close(struct plan *plan);
+
+/// What the tables must satisfy beyond ir_check: one plan_info, choices cover 0..bound, one program a rank and variant,
+/// arguments fit roles, extents inside arenas, exchanges' buffers large enough for their slots, semaphores in range.
+bool plan_validate(const struct ir *ir, size_t code_bytes, char *error, size_t size);
+
+/// A carrier (executable, shared object) has the plan appended, then this trailer.
+struct plan_trailer {
+    uint64_t plan_offset, plan_bytes;
+    char magic[8];              // PLAN_MAGIC
+};
+
+#endif

@@ -1,0 +1,11 @@
+#undef RECORD
+#undef STR
+#undef ENUM
+#undef BOOL
+#undef U32
+#undef I64
+#undef F64
+#undef I64S
+#undef REF
+#undef ROWS
+#undef END

@@ -1,0 +1,270 @@
+// What a plan's tables must satisfy before the runtime uses them: after this, no number in them can lead the executor
+// or a built-in kernel outside its buffers. Limits (limits.h) come first, so that the sums and products that follow
+// cannot overflow. This file: the model, the variants, their parts and exchanges; validate_program.c: what ranks run.
+#include "validate.h"
+
+#include <stdarg.h>
+
+#include "kernels.h"
+#include "limits.h"
+#include "slots.h"
+
+bool check_fail(const struct check *c, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(c->error, c->size, format, list);
+    va_end(list);
+    return false;
+}
+
+int64_t dtype_bytes(uint32_t dtype, int64_t count)
+{
+    static const int8_t bytes[dtype_words_count] = {
+        [dtype_f32] = 4, [dtype_f16] = 2, [dtype_bf16] = 2, [dtype_fp8_e4m3] = 1, [dtype_i32] = 4};
+    return dtype < dtype_words_count ? bytes[dtype] * count : 0;
+}
+
+static bool float_type(uint32_t dtype)
+{
+    return dtype == dtype_f32 || dtype == dtype_f16 || dtype == dtype_bf16;
+}
+
+static bool validate_info(struct check *c)
+{
+    if (COUNT(c->ir, plan_info) != 1)
+        return check_fail(c, "plan_info: %u rows, not one", COUNT(c->ir, plan_info));
+    c->info = ROW(c->ir, plan_info, 0);
+    const struct plan_info *i = c->info;
+    if (!in_range(i->ranks, 1, MOE_MAX_RANKS))
+        return check_fail(c, "plan_info: %u ranks", i->ranks);
+    if (!in_range(i->experts, 1, MOE_MAX_EXPERTS))
+        return check_fail(c, "plan_info: %u experts", i->experts);
+    if (!in_range(i->choices, 1, MOE_MAX_CHOICES) || i->choices > i->experts)
+        return check_fail(c, "plan_info: %u choices of %u experts", i->choices, i->experts);
+    if (!in_range(i->width, 1, MOE_MAX_WIDTH))
+        return check_fail(c, "plan_info: width %lld", (long long)i->width);
+    if (!in_range(i->tokens_bound, 1, MOE_MAX_TOKENS))
+        return check_fail(c, "plan_info: tokens_bound %lld", (long long)i->tokens_bound);
+    if (!in_range(i->layers, 1, MOE_MAX_LAYERS) || i->first_layer > UINT32_MAX - i->layers)
+        return check_fail(c, "plan_info: %u layers from %u", i->layers, i->first_layer);
+    if (!float_type(i->x_dtype) || !float_type(i->y_dtype))
+        return check_fail(c, "plan_info: x and y are not f32, f16 or bf16");
+    return true;
+}
+
+/// Every expert has one owner; a rank's experts are a run of rows, local ids count from 0, ids ascend.
+static bool validate_owners(const struct check *c)
+{
+    uint32_t next = 0;
+    if (COUNT(c->ir, plan_rank) != c->info->ranks)
+        return check_fail(c, "plan_rank: %u rows for %u ranks", COUNT(c->ir, plan_rank), c->info->ranks);
+    if (COUNT(c->ir, plan_owner) != c->info->experts)
+        return check_fail(c, "plan_owner: %u rows for %u experts", COUNT(c->ir, plan_owner), c->info->experts);
+    uint8_t seen[MOE_MAX_EXPERTS / 8] = {0};
+    for (uint32_t r = 0; r < c->info->ranks; r++) {
+        struct rows owned = ROW(c->ir, plan_rank, r)->owned;
+        if (owned.count && owned.first != next)
+            return check_fail(c, "plan_rank %u: its owners do not follow those of the rank before", r);
+        for (uint32_t l = 0; l < owned.count; l++, next++) {
+            const struct plan_owner *o = ROW(c->ir, plan_owner, next);
+            if (o->rank != r || o->local != l || o->expert >= c->info->experts ||
+                (seen[o->expert / 8] >> (o->expert % 8) & 1) || (l && o[-1].expert >= o->expert))
+                return check_fail(c, "plan_owner %u: not expert, rank and local id in order", next);
+            seen[o->expert / 8] = (uint8_t)(seen[o->expert / 8] | 1u << (o->expert % 8));
+        }
+    }
+    return next == c->info->experts || check_fail(c, "plan_rank: %u of %u experts owned", next, c->info->experts);
+}
+
+static bool validate_choices(const struct check *c)
+{
+    int64_t next = 0;
+    for (uint32_t i = 0; i < COUNT(c->ir, plan_choice); i++) {
+        const struct plan_choice *choice = ROW(c->ir, plan_choice, i);
+        if (choice->first_tokens != next || choice->last_tokens < next || choice->last_tokens > c->info->tokens_bound)
+            return check_fail(c, "plan_choice %u: does not continue at %lld tokens", i, (long long)next);
+        if (choice->variant == NONE || ROW(c->ir, plan_variant, choice->variant)->bound < choice->last_tokens)
+            return check_fail(c, "plan_choice %u: its variant is too small", i);
+        next = choice->last_tokens + 1;
+    }
+    return next == c->info->tokens_bound + 1 ||
+           check_fail(c, "plan_choice: covers %lld tokens of %lld", (long long)next, (long long)c->info->tokens_bound);
+}
+
+/// A part's bound holds the most tokens that floor(T end / total) - floor(T begin / total) yields for T up to the bound.
+static bool validate_part(const struct check *c, const struct plan_variant *v, uint32_t number)
+{
+    const struct plan_part *p = ROW(c->ir, plan_part, number);
+    if (!in_range(p->total, 1, MOE_MAX_PARTS) || !in_range(p->end, 1, p->total) || !in_range(p->begin, 0, p->end - 1))
+        return check_fail(c, "plan_part %u: %lld..%lld of %lld", number, (long long)p->begin, (long long)p->end,
+                          (long long)p->total);
+    int64_t most = (v->bound * (p->end - p->begin) + p->total - 1) / p->total;
+    if (!in_range(p->bound, most, MOE_MAX_TOKENS))
+        return check_fail(c, "plan_part %u: bound %lld for up to %lld tokens", number, (long long)p->bound,
+                          (long long)most);
+    return true;
+}
+
+static bool validate_param(const struct check *c, uint32_t number)
+{
+    const struct plan_param *p = ROW(c->ir, plan_param, number);
+    int64_t rows = 0;
+    if (!in_range(p->bytes, 0, MOE_MAX_BYTES / MOE_MAX_EXPERTS) || p->bytes % 64)
+        return check_fail(c, "plan_param %u: %lld bytes", number, (long long)p->bytes);
+    if (!in_range(p->rows, 1, MOE_MAX_WIDTH) || !in_range(p->cols, 1, MOE_MAX_WIDTH) || p->panel < 0 || p->group < 0)
+        return check_fail(c, "plan_param %u: %lld rows, %lld columns", number, (long long)p->rows, (long long)p->cols);
+    if (p->layout == layout_panels && (!in_range(p->panel, 1, MOE_MAX_WIDTH) || !in_range(p->group, 1, 64)))
+        return check_fail(c, "plan_param %u: panel %lld, group %lld", number, (long long)p->panel,
+                          (long long)p->group);
+    for (uint32_t s = 0; s < p->sources.count; s++) {
+        int64_t more = ROW(c->ir, plan_source, p->sources.first + s)->rows;
+        if (!in_range(more, 0, MOE_MAX_WIDTH) || (rows += more) > p->rows)
+            return check_fail(c, "plan_param %u: its sources have more rows than it", number);
+    }
+    int64_t per = p->layout == layout_panels ? p->panel : 1, across = p->layout == layout_panels ? p->group : 1;
+    int64_t packed = (p->rows + per - 1) / per * per * ((p->cols + across - 1) / across * across);
+    if (dtype_bytes(p->dtype, packed) > p->bytes)
+        return check_fail(c, "plan_param %u: %lld bytes do not hold it", number, (long long)p->bytes);
+    return true;
+}
+
+static bool validate_buffer(const struct check *c, uint32_t number)
+{
+    const struct plan_buffer *b = ROW(c->ir, plan_buffer, number);
+    const struct plan_info *i = c->info;
+    if (!in_range(b->row_bytes, 0, MOE_MAX_ROW_BYTES))
+        return check_fail(c, "plan_buffer %u: row_bytes %lld", number, (long long)b->row_bytes);
+    if (b->kind == buffer_kind_param && (b->param == NONE || b->layer >= i->layers))
+        return check_fail(c, "plan_buffer %u: names no parameter of a layer", number);
+    uint32_t dtype = b->kind == buffer_kind_input ? i->x_dtype : i->y_dtype;
+    if ((b->kind == buffer_kind_input || b->kind == buffer_kind_output) &&
+        b->row_bytes != dtype_bytes(dtype, i->width))
+        return check_fail(c, "plan_buffer %u: rows of %lld bytes are not the caller's", number,
+                          (long long)b->row_bytes);
+    return true;
+}
+
+static bool arena_buffer(const struct check *c, const struct plan_variant *v, uint32_t buffer)
+{
+    return buffer != NONE && in_rows(v->buffers, buffer) &&
+           ROW(c->ir, plan_buffer, buffer)->kind == buffer_kind_arena;
+}
+
+static bool validate_exchange_sizes(const struct check *c, uint32_t number)
+{
+    const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
+    int64_t meta = e->kind == exchange_kind_dispatch ? (int64_t)c->info->choices * (int64_t)sizeof(struct moe_row_meta) : 0;
+    if (e->header_bytes != moe_header_bytes(c->info->ranks))
+        return check_fail(c, "plan_exchange %u: header of %lld bytes", number, (long long)e->header_bytes);
+    if (!in_range(e->row_bytes, 16, MOE_MAX_ROW_BYTES) || e->row_bytes % 16 || e->meta_bytes != meta ||
+        !in_range(e->data_bytes, 1, e->row_bytes - meta))
+        return check_fail(c, "plan_exchange %u: records of %lld bytes with data %lld and meta %lld", number,
+                          (long long)e->row_bytes, (long long)e->data_bytes, (long long)e->meta_bytes);
+    if (e->slots.count != c->info->ranks)
+        return check_fail(c, "plan_exchange %u: %u slots for %u ranks", number, e->slots.count, c->info->ranks);
+    int64_t bound = ROW(c->ir, plan_part, e->part)->bound;
+    for (uint32_t d = 0; d < c->info->ranks; d++)
+        if (!in_range(slots_rows(c->ir, e, d), 0, e->pool ? MOE_MAX_POOL_ROWS : bound))
+            return check_fail(c, "plan_exchange %u: %lld rows for rank %u", number,
+                              (long long)slots_rows(c->ir, e, d), d);
+    return e->max_rounds <= MOE_MAX_ROUNDS || check_fail(c, "plan_exchange %u: %u rounds", number, e->max_rounds);
+}
+
+static bool same_slots(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
+{
+    for (uint32_t d = 0; d < c->info->ranks; d++)
+        if (slots_rows(c->ir, a, d) != slots_rows(c->ir, b, d))
+            return false;
+    return true;
+}
+
+/// A combine answers a dispatch with the same part and slots; a pool dispatch carries on a base dispatch.
+static bool validate_exchange(const struct check *c, const struct plan_variant *v, uint32_t number)
+{
+    const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
+    if (e->part == NONE || !in_rows(v->parts, e->part) || !arena_buffer(c, v, e->send) || !arena_buffer(c, v, e->recv))
+        return check_fail(c, "plan_exchange %u: part or buffers are not the variant's", number);
+    if (!validate_exchange_sizes(c, number))
+        return false;
+    bool combine = e->kind == exchange_kind_combine;
+    if (!combine && !e->pool)
+        return true;
+    if (e->base == NONE || !in_rows(v->exchanges, e->base))
+        return check_fail(c, "plan_exchange %u: its base is not the variant's", number);
+    const struct plan_exchange *base = ROW(c->ir, plan_exchange, e->base);
+    if (base->kind != exchange_kind_dispatch || base->part != e->part || base->slots.count != c->info->ranks)
+        return check_fail(c, "plan_exchange %u: its base is no dispatch of the same part", number);
+    if (combine ? base->pool != e->pool || !same_slots(c, base, e) : base->pool || base->row_bytes != e->row_bytes)
+        return check_fail(c, "plan_exchange %u: does not fit its base", number);
+    if (!combine && base->data_bytes != e->data_bytes)
+        return check_fail(c, "plan_exchange %u: its rows differ from its base's", number);
+    return true;
+}
+
+/// One combine for every dispatch, at most one pool for a base dispatch: the executor finds them by `base`.
+static bool validate_answers(const struct check *c, const struct plan_variant *v)
+{
+    for (uint32_t i = 0; i < v->exchanges.count; i++) {
+        uint32_t number = v->exchanges.first + i, combines = 0, pools = 0;
+        const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
+        if (e->kind == exchange_kind_combine)
+            continue;
+        for (uint32_t j = 0; j < v->exchanges.count; j++) {
+            const struct plan_exchange *other = ROW(c->ir, plan_exchange, v->exchanges.first + j);
+            if (other->base == number && other->kind == exchange_kind_combine)
+                combines++;
+            else if (other->base == number && other->pool)
+                pools++;
+        }
+        if (combines != 1 || pools > (e->pool ? 0u : 1u))
+            return check_fail(c, "plan_exchange %u: answered by %u combines, %u pools", number, combines, pools);
+    }
+    return true;
+}
+
+static bool validate_variant(const struct check *c, uint32_t number)
+{
+    const struct plan_variant *v = ROW(c->ir, plan_variant, number);
+    if (!in_range(v->bound, 0, c->info->tokens_bound) || v->semaphores > MOE_MAX_SEMAPHORES)
+        return check_fail(c, "plan_variant %u: bound %lld, %u semaphores", number, (long long)v->bound, v->semaphores);
+    if (v->programs.count != c->info->ranks)
+        return check_fail(c, "plan_variant %u: %u programs for %u ranks", number, v->programs.count, c->info->ranks);
+    for (uint32_t i = 0; i < v->parts.count; i++)
+        if (!validate_part(c, v, v->parts.first + i))
+            return false;
+    for (uint32_t i = 0; i < v->buffers.count; i++)
+        if (!validate_buffer(c, v->buffers.first + i))
+            return false;
+    // In two passes: a base may stand behind what refers to it.
+    for (uint32_t i = 0; i < v->exchanges.count; i++)
+        if (!validate_exchange(c, v, v->exchanges.first + i))
+            return false;
+    if (!validate_answers(c, v))
+        return false;
+    for (uint32_t r = 0; r < v->programs.count; r++) {
+        const struct plan_program *program = ROW(c->ir, plan_program, v->programs.first + r);
+        if (program->rank != r)
+            return check_fail(c, "plan_variant %u: program %u is rank %u's", number, r, program->rank);
+        if (!validate_program(c, v, program))
+            return false;
+    }
+    return true;
+}
+
+bool plan_validate(const struct ir *ir, size_t code_bytes, char *error, size_t size)
+{
+    struct check c = {.ir = ir, .code_bytes = code_bytes, .error = error, .size = size};
+    if (!validate_info(&c) || !validate_owners(&c) || !validate_choices(&c))
+        return false;
+    for (uint32_t i = 0; i < COUNT(ir, plan_param); i++)
+        if (!validate_param(&c, i))
+            return false;
+    for (uint32_t i = 0; i < COUNT(ir, plan_kernel); i++)
+        if (!validate_kernel(&c, i))
+            return false;
+    for (uint32_t i = 0; i < COUNT(ir, plan_variant); i++)
+        if (!validate_variant(&c, i))
+            return false;
+    return true;
+}
