@@ -1,0 +1,189 @@
+// The order of the checks: names of every file, the command line's changes, everything in the root file, then its pipeline
+// and whatever that needs from other files.
+#include "compiler/check/check.h"
+
+#include <string.h>
+
+str_id module_name(struct checker *checker, str_id id)
+{
+    return ir_str(checker->module, name_text(checker, id));
+}
+
+bool memo_find(const struct checker *checker, node_id node, uint32_t *row)
+{
+    uint32_t stored = checker->rows[node];
+    if (!stored)
+        return false;
+    *row = stored == NONE ? NONE : stored - 1;
+    return true;
+}
+
+void memo_set(struct checker *checker, node_id node, uint32_t row)
+{
+    checker->rows[node] = row == NONE ? NONE : row + 1;
+}
+
+static void add_dim(struct checker *checker, struct symbol item)
+{
+    const struct ast_node *node = node_of(checker, item.node);
+    struct constant value;
+    if (!evaluate_item(checker, item, NULL, &value))
+        return;
+    str_id name = module_name(checker, node->text);
+    uint32_t row = ADD(checker->module, mod_dim);
+    *ROW(checker->module, mod_dim, row) =
+        (struct mod_dim){.name = name, .value = value.integer, .bound = node->flag, .node = item.node};
+}
+
+/// A monitor that no pipeline uses does nothing; its layer and stage must exist.
+static void check_monitor(struct checker *checker, struct symbol item)
+{
+    struct path path, owner;
+    node_id watched = node_of(checker, item.node)->slot[0];
+    if (!path_of(checker, watched, &path) || path.count < 2) {
+        struct diag *diag = diag_error(checker->context, E0201, place_of(checker, watched), "a monitor watches a stage of a layer");
+        diag_label(checker->context, diag, "expected as in `moe.route`");
+        return;
+    }
+    owner = path;
+    owner.count--;
+    owner.whole.end = path.span[owner.count - 1].end;
+    struct symbol layer = resolve(checker, item.file, &owner, NODE_LAYER, false);
+    if (!layer.kind)
+        return;
+    struct names stages = {0};
+    if (layer.kind != SYMBOL_ITEM || node_of(checker, layer.node)->kind != NODE_LAYER) {
+        struct diag *diag = diag_error(checker->context, E0201, owner.whole, "`%s` is not a layer",
+                                       source_text(checker, owner.whole));
+        diag_label(checker->context, diag, "a layer is expected");
+        return;
+    }
+    str_id name = path.name[path.count - 1];
+    EACH_NODE(&checker->program->ast, id, node_of(checker, layer.node)->slot[2]) {
+        const struct ast_node *node = node_of(checker, id);
+        if (node->kind != NODE_STAGE)
+            continue;
+        if (node->text == name)
+            return;
+        names_add(checker, &stages, name_text(checker, node->text));
+    }
+    report_unknown(checker, "stage", name_text(checker, name), path.span[path.count - 1], &stages);
+}
+
+static void check_item(struct checker *checker, struct symbol item)
+{
+    struct constant value;
+    switch (node_of(checker, item.node)->kind) {
+    case NODE_CONST:
+        evaluate_item(checker, item, NULL, &value);
+        break;
+    case NODE_DIM:
+        add_dim(checker, item);
+        break;
+    case NODE_FORMAT:
+        elaborate_format_item(checker, item);
+        break;
+    case NODE_DEVICE:
+        elaborate_device(checker, item);
+        break;
+    case NODE_CLUSTER:
+        elaborate_cluster(checker, item);
+        break;
+    case NODE_PLACEMENT:
+        elaborate_placement(checker, item);
+        break;
+    case NODE_OP:
+        elaborate_op(checker, item);
+        break;
+    case NODE_LAYER:
+        elaborate_layer(checker, item);
+        break;
+    case NODE_WEIGHTS:
+        elaborate_weights(checker, item);
+        break;
+    case NODE_SCHEDULE:
+        elaborate_schedule(checker, item, true);
+        break;
+    case NODE_MONITOR:
+        check_monitor(checker, item);
+        break;
+    default:
+        break;
+    }
+}
+
+/// The pipeline that was asked for, or the only one. False when there should be one and it is not clear which.
+static bool choose_pipeline(struct checker *checker, struct symbol *pipeline)
+{
+    struct names all = {0};
+    const char *wanted = checker->options->pipeline;
+    EACH_NODE(&checker->program->ast, id, node_of(checker, checker->root)->slot[0]) {
+        const struct ast_node *node = node_of(checker, id);
+        if (node->kind != NODE_PIPELINE)
+            continue;
+        const char *name = name_text(checker, node->text);
+        names_add(checker, &all, name);
+        if (!wanted || !strcmp(wanted, name))
+            *pipeline = (struct symbol){.kind = SYMBOL_ITEM, .node = id, .file = checker->root_file};
+    }
+    if (wanted && !pipeline->node) {
+        uint32_t file = add_source(checker->context, "--pipeline", wanted, strlen(wanted), NULL);
+        struct span span = {file, 0, (uint32_t)strlen(wanted)};
+        struct diag *diag = diag_error(checker->context, E0101, span, "unknown pipeline `%s`", wanted);
+        diag_label(checker->context, diag, "not defined here");
+        if (all.count)
+            diag_note(checker->context, diag, "the file has %s", names_join(checker, &all));
+        suggest(checker, diag, "pipeline", wanted, span, &all);
+        return false;
+    }
+    if (wanted || all.count < 2)
+        return true;
+    struct diag *diag = diag_error(checker->context, E0107, name_place(checker, pipeline->node),
+                                   "the file has several pipelines: %s", names_join(checker, &all));
+    diag_label(checker->context, diag, "which one?");
+    diag_help(checker->context, diag, "choose one with `--pipeline`");
+    return false;
+}
+
+static void check_all(struct checker *checker, struct program_text *program, uint32_t *row)
+{
+    struct symbol pipeline = {0};
+    for (uint32_t i = 0; i < program->unit_count; i++)
+        check_file_names(checker, program->units[i].file);
+    bool fine = apply_overrides(checker, program);
+    fine = choose_pipeline(checker, &pipeline) && fine;
+    if (fine && pipeline.node)
+        fine = override_ranks(checker, program, pipeline);
+    checker->row_count = program->ast.count;
+    checker->rows = context_alloc(checker->context, (size_t)checker->row_count * sizeof *checker->rows);
+    if (!fine)
+        return; // the rest would be checked as something else than was asked for
+    EACH_NODE(&program->ast, id, node_of(checker, checker->root)->slot[0])
+        check_item(checker, (struct symbol){.kind = SYMBOL_ITEM, .node = id, .file = checker->root_file});
+    refuse_assertions(checker, node_of(checker, checker->root)->slot[0]);
+    if (pipeline.node)
+        *row = elaborate_pipeline(checker, pipeline);
+}
+
+bool check_program(struct context *context, struct program_text *program, const struct check_options *options,
+                   struct ir *module, uint32_t *pipeline)
+{
+    uint32_t before = context->error_count;
+    *pipeline = NONE;
+    ir_init(module, &module_ir);
+    if (!program->unit_count)
+        return false;
+    struct parsed_file root = program->units[program->unit_count - 1];
+    struct checker checker = {.context = context,
+                              .program = program,
+                              .options = options,
+                              .module = module,
+                              .root_file = root.file,
+                              .root = root.root};
+    ir_str(module, "");
+    check_all(&checker, program, pipeline);
+    json_close(&checker);
+    if (module->out_of_memory)
+        fatal(context, EXIT_SYSTEM, "out of memory in check");
+    return context->error_count == before;
+}

@@ -1,0 +1,47 @@
+// AST -> Module: names, units, shapes, places. All semantic errors that do not concern the order of a schedule live here.
+#ifndef MOECC_MODULE_H
+#define MOECC_MODULE_H
+
+#include "compiler/syntax/ast.h"
+#include "runtime/plan/words.h"
+
+#define RECORDS_DEF "compiler/check/module.def"
+#include "runtime/plan/records_structs.h"
+
+extern const struct ir_type module_ir;
+
+/// What the command line changes about a program before it is checked.
+struct check_options {
+    const char *pipeline;       // NULL: the only one
+    const char *schedule;       // `ladder(n: 4)`: replaces every use; NULL: none
+    const char *const *dims;    // "tokens=2048"
+    uint32_t dim_count;
+    uint32_t ranks;             // 0: the cluster's own; resizes a cluster of one axis
+    const char *target;         // "cpu", "sim", "cuda:sm_90a"; NULL: the pipeline's
+    int64_t layer;              // checkpoint layer to run alone; -1: all
+};
+
+/// Checks everything in the root file and what it uses. `module`'s strings are the module's own (ir_str). On success the
+/// chosen pipeline is row `*pipeline` (NONE when the file has none: a library file). False when errors were queued.
+bool check_program(struct context *context, struct program_text *program, const struct check_options *options,
+                   struct ir *module, uint32_t *pipeline);
+
+/// Semantic invariants of a module, after ir_check: owners cover every expert, values typed, choices cover 0..bound.
+bool module_check(const struct ir *module, char *error, size_t size);
+
+/// Constant evaluation for schedule elaboration: an integer expression over named integers (knobs, lets, indices) and the
+/// module's dims and constants. False (queued) when it is not constant or not an integer.
+struct name_value {
+    str_id name;                // of the context
+    int64_t value;
+};
+bool evaluate_integer(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
+                      const struct name_value *names, uint32_t name_count, int64_t *value);
+/// The same for a condition.
+bool evaluate_condition(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
+                        const struct name_value *names, uint32_t name_count, bool *value);
+
+/// Options of a stage by the op's name for them; NULL when the op has none of that name.
+const struct mod_arg *stage_arg(const struct ir *module, const struct mod_stage *stage, const char *name);
+
+#endif

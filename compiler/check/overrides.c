@@ -1,0 +1,159 @@
+// What the command line changes: sizes (-D), the schedule (--schedule), the ranks (--ranks). Each option becomes a small
+// source of its own, parsed like any other, and its value is written into the AST, so that nothing later needs to know.
+#include "compiler/check/check.h"
+
+#include <string.h>
+
+/// Parses an option wrapped in an item and returns the item; 0 with messages queued.
+static node_id parse_option(struct checker *checker, struct program_text *program, const char *option, const char *text)
+{
+    struct context *context = checker->context;
+    uint32_t before = context->error_count, file = add_source(context, option, text, strlen(text), NULL);
+    node_id root = parse_file(context, &program->ast, file);
+    return root && context->error_count == before ? node_of(checker, root)->slot[0] : 0;
+}
+
+/// A new INT node at the place of another.
+static node_id integer_node(struct checker *checker, struct program_text *program, struct span span, int64_t value)
+{
+    struct ast *ast = &program->ast;
+    ast->nodes = context_grow(checker->context, ast->nodes, &ast->capacity, ast->count + 1, sizeof *ast->nodes);
+    node_id id = ast->count++;
+    str_id text = intern(checker->context, context_printf(checker->context, "%lld", (long long)value));
+    ast->nodes[id] = (struct ast_node){.kind = NODE_INT, .text = text, .integer = value, .span = span};
+    return id;
+}
+
+static node_id find_dim(const struct checker *checker, node_id root, str_id name)
+{
+    EACH_NODE(&checker->program->ast, id, root ? node_of(checker, root)->slot[0] : 0)
+        if (node_of(checker, id)->kind == NODE_DIM && node_of(checker, id)->text == name)
+            return id;
+    return 0;
+}
+
+/// The dim of the root file, or else of what it imports, the nearest first.
+static node_id find_any_dim(const struct checker *checker, str_id name)
+{
+    for (uint32_t i = checker->program->unit_count; i-- > 0;) {
+        node_id dim = find_dim(checker, checker->program->units[i].root, name);
+        if (dim)
+            return dim;
+    }
+    return 0;
+}
+
+static bool override_dim(struct checker *checker, struct program_text *program, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    if (!equals || equals == text) {
+        uint32_t file = add_source(checker->context, "-D", text, strlen(text), NULL);
+        struct diag *diag = diag_error(checker->context, E0003, (struct span){file, 0, (uint32_t)strlen(text)},
+                                       "`%s` is no `NAME=VALUE`", text);
+        diag_label(checker->context, diag, "expected as in `tokens=2048`");
+        return false;
+    }
+    node_id item = parse_option(checker, program, "-D", context_printf(checker->context, "const %s;", text));
+    if (!item || node_of(checker, item)->kind != NODE_CONST)
+        return false;
+    str_id name = node_of(checker, item)->text;
+    node_id dim = find_any_dim(checker, name), value_node = node_of(checker, item)->slot[0];
+    if (!dim) {
+        struct names candidates = {0};
+        for (uint32_t i = checker->program->unit_count; i-- > 0;)
+            visible_names(checker, checker->program->units[i].file, NODE_DIM, &candidates);
+        report_unknown(checker, "dim", name_text(checker, name), name_place(checker, item), &candidates);
+        return false;
+    }
+    struct scope scope = {.file = checker->root_file};
+    struct constant value;
+    if (!evaluate_as(checker, &scope, name_text(checker, name), value_node, CONSTANT_INTEGER, &value))
+        return false;
+    node_id integer = integer_node(checker, program, place_of(checker, value_node), value.integer);
+    program->ast.nodes[dim].slot[0] = integer;
+    return true;
+}
+
+static bool is_loaded(const struct checker *checker, const char *module)
+{
+    for (uint32_t i = 0; i < checker->program->unit_count; i++) {
+        const char *loaded = checker->context->files[checker->program->units[i].file].module;
+        if (loaded && !strcmp(loaded, module))
+            return true;
+    }
+    return false;
+}
+
+/// std.schedules serves --schedule whether or not the file imports it.
+static bool load_schedules(struct checker *checker, struct program_text *program)
+{
+    size_t size;
+    const char *text = embedded_file("std/schedules.moe", &size);
+    if (!text || is_loaded(checker, "std.schedules"))
+        return true;
+    uint32_t before = checker->context->error_count;
+    uint32_t file = add_source(checker->context, "std/schedules.moe", text, size, "std.schedules");
+    node_id root = parse_file(checker->context, &program->ast, file);
+    program->units = context_grow(checker->context, program->units, &program->unit_capacity, program->unit_count + 1,
+                                  sizeof *program->units);
+    memmove(program->units + 1, program->units, program->unit_count * sizeof *program->units);
+    program->units[0] = (struct parsed_file){file, root}; // the root stays the last
+    program->unit_count++;
+    return checker->context->error_count == before;
+}
+
+static bool override_schedule(struct checker *checker, struct program_text *program, const char *text)
+{
+    node_id item = parse_option(checker, program, "--schedule", context_printf(checker->context, "pipeline p { use %s; }", text));
+    node_id use = item && node_of(checker, item)->kind == NODE_PIPELINE ? node_of(checker, item)->slot[0] : 0;
+    if (!item)
+        return false;
+    if (!use || node_of(checker, use)->kind != NODE_USE || node_of(checker, use)->next || node_of(checker, use)->slot[2] ||
+        node_of(checker, item)->next) {
+        struct diag *diag = diag_error(checker->context, E0003, place_of(checker, item), "`%s` is not one schedule", text);
+        diag_label(checker->context, diag, "expected as in `ladder(n: 4)`");
+        return false;
+    }
+    checker->override_use = use;
+    return load_schedules(checker, program);
+}
+
+bool apply_overrides(struct checker *checker, struct program_text *program)
+{
+    bool fine = true;
+    for (uint32_t i = 0; i < checker->options->dim_count; i++)
+        fine = override_dim(checker, program, checker->options->dims[i]) && fine;
+    if (checker->options->schedule)
+        fine = override_schedule(checker, program, checker->options->schedule) && fine;
+    return fine;
+}
+
+bool override_ranks(struct checker *checker, struct program_text *program, struct symbol pipeline)
+{
+    uint32_t ranks = checker->options->ranks;
+    node_id attribute = find_attribute(checker, node_of(checker, pipeline.node)->slot[0], "cluster"), axis = 0;
+    struct symbol cluster;
+    if (!ranks || !attribute)
+        return true;
+    if (!resolve_item(checker, pipeline.file, node_of(checker, attribute)->slot[0], NODE_CLUSTER, &cluster))
+        return false;
+    const char *text = context_printf(checker->context, "%u", ranks);
+    uint32_t file = add_source(checker->context, "--ranks", text, strlen(text), NULL), axes = 0;
+    struct span span = {file, 0, (uint32_t)strlen(text)};
+    EACH_NODE(&checker->program->ast, id, node_of(checker, cluster.node)->slot[0]) {
+        if (node_of(checker, id)->kind != NODE_AXIS)
+            continue;
+        axis = id;
+        axes++;
+    }
+    if (axes != 1) {
+        struct diag *diag = diag_error(checker->context, E0501, span, "cluster `%s` has %u axes, only one can be resized",
+                                       name_text(checker, node_of(checker, cluster.node)->text), axes);
+        diag_label(checker->context, diag, "of which axis?");
+        diag_label_at(checker->context, diag, name_place(checker, cluster.node), "defined here");
+        return false;
+    }
+    node_id size = integer_node(checker, program, span, ranks);
+    program->ast.nodes[axis].slot[0] = size;
+    return true;
+}

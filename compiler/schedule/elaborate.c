@@ -1,0 +1,111 @@
+// Elaboration: a schedule's text, for the knob values of one use, becomes streams of task instances.
+#include <string.h>
+
+#include "compiler/schedule/elaborate.h"
+
+static void name_tasks(struct elaboration *e)
+{
+    const struct ir *graph = e->graph;
+    e->task_count = COUNT(graph, graph_task);
+    e->stage_count = COUNT(graph, mod_stage_number);
+    e->tasks = context_alloc(e->context, (e->task_count + 1) * sizeof *e->tasks);
+    e->stages = context_alloc(e->context, (e->stage_count + 1) * sizeof *e->stages);
+    e->whole = context_alloc(e->context, (e->stage_count + 1) * sizeof *e->whole);
+    for (uint32_t t = 0; t < e->task_count; t++) {
+        const struct graph_task *task = ROW(graph, graph_task, t);
+        struct stage_info *stage = &e->stages[task->module_stage];
+        const char *name = ir_text(graph, task->stage), *phase = phase_words[task->phase];
+        if (stage->task_count++ == 0)
+            stage->first_task = t;
+        stage->name = name;
+        e->tasks[t].label = task->phase == phase_whole ? name : context_printf(e->context, "%s.%s", name, phase);
+        e->tasks[t].stage = task->module_stage;
+        e->tasks[t].phase = task->phase;
+        e->tasks[t].engines = task->engines;
+    }
+}
+
+/// Marks the stages that the schedule must issue: those it lists, or all when it is for one layer. The checker has seen
+/// that the layer has them.
+static void list_stages(struct elaboration *e)
+{
+    for (uint32_t s = 0; s < e->stage_count; s++) {
+        e->stages[s].named = e->source->layer != NONE;
+        for (uint32_t i = 0; i < e->source->stages.count; i++) {
+            const char *name = ir_text(e->module, ROW(e->module, mod_name, e->source->stages.first + i)->name);
+            e->stages[s].named = e->stages[s].named || strcmp(e->stages[s].name, name) == 0;
+        }
+    }
+}
+
+static void set_knobs(struct elaboration *e, const struct mod_use *use)
+{
+    for (uint32_t i = 0; i < use->knobs.count; i++) {
+        const struct mod_knob *knob = ROW(e->module, mod_knob, use->knobs.first + i);
+        push_name(e, intern(e->context, ir_text(e->module, knob->name)), knob->value, e->text->name_span);
+    }
+}
+
+/// `ladder(n: 2)`
+static const char *use_text(const struct elaboration *e, const struct mod_use *use)
+{
+    const char *text = ir_text(e->module, e->source->name);
+    for (uint32_t i = 0; i < use->knobs.count; i++) {
+        const struct mod_knob *knob = ROW(e->module, mod_knob, use->knobs.first + i);
+        text = context_printf(e->context, "%s%s%s: %lld", text, i ? ", " : "(", ir_text(e->module, knob->name),
+                              (long long)knob->value);
+    }
+    return use->knobs.count ? context_printf(e->context, "%s)", text) : text;
+}
+
+static void add_info(const struct elaboration *e, const struct mod_use *use, uint32_t layers, int64_t bound,
+                     struct ir *schedule)
+{
+    ADD(schedule, sched_info);
+    str_id name = ir_str(schedule, use_text(e, use));
+    for (int64_t i = 0; i < e->parts; i++) {
+        uint32_t row = ADD(schedule, sched_part);
+        *ROW(schedule, sched_part, row) =
+            (struct sched_part){.begin = i, .end = i + 1, .total = e->parts, .bound = (bound + e->parts - 1) / e->parts};
+    }
+    *ROW(schedule, sched_info, 0) = (struct sched_info){.name = name,
+                                                        .layers = layers,
+                                                        .bound = bound,
+                                                        .parts = {0, (uint32_t)e->parts},
+                                                        .file = e->file,
+                                                        .node = e->source->node};
+}
+
+bool elaborate(struct context *context, const struct program_text *program, const struct ir *module,
+               const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound, struct ir *schedule)
+{
+    const struct mod_use *chosen = ROW(module, mod_use, use);
+    const struct mod_schedule *source = ROW(module, mod_schedule, chosen->schedule);
+    struct elaboration e = {
+        .context = context,
+        .program = program,
+        .ast = &program->ast,
+        .module = module,
+        .graph = graph,
+        .source = source,
+        .text = node_at(&program->ast, source->node),
+        .file = source->file,
+        .parts = 1,
+    };
+    ir_init(schedule, &schedule_ir);
+    name_tasks(&e);
+    list_stages(&e);
+    set_knobs(&e, chosen);
+    interpret_block(&e, e.text->slot[2]);
+    if (!e.failed)
+        resolve_items(&e);
+    if (!e.failed)
+        check_coverage(&e);
+    if (e.failed)
+        return false;
+    add_info(&e, chosen, layers, bound, schedule);
+    place(&e, layers, schedule);
+    if (schedule->out_of_memory)
+        fatal(context, EXIT_SYSTEM, "out of memory");
+    return !e.failed;
+}

@@ -1,0 +1,35 @@
+// Graph -> Schedule: elaborate the schedule's text for given knobs, place phases, prove it legal, find the fewest waits.
+#ifndef MOECC_SCHEDULE_H
+#define MOECC_SCHEDULE_H
+
+#include "compiler/graph/graph.h"
+
+#define RECORDS_DEF "compiler/schedule/schedule.def"
+#include "runtime/plan/records_structs.h"
+
+extern const struct ir_type schedule_ir;
+
+/// Elaborates one use of a schedule over `layers` layers of the step for token counts up to `bound`. What needs only the
+/// text is diagnosed here: names, indices, engines, binds, both sides of an overlap on one stream, and that every
+/// instance is issued exactly once. False when errors were queued; `schedule` then holds no rows.
+bool elaborate(struct context *context, const struct program_text *program, const struct ir *module,
+               const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound, struct ir *schedule);
+
+/// Legality of what was elaborated, all ranks together: overlaps independent, no cycle through data, order, stream order
+/// and messages, communication in one compatible order. Each failure is a diagnostic with its places and chain.
+bool prove(struct context *context, const struct program_text *program, const struct ir *module, const struct ir *graph,
+           struct ir *schedule);
+
+/// Fills sched_wait from the edges.
+bool place_waits(struct context *context, const struct ir *graph, struct ir *schedule);
+
+bool schedule_check(const struct ir *graph, const struct ir *schedule, char *error, size_t size);
+
+/// All orders that streams, edges and messages imply. NULL when the schedule has a cycle (it was not proven).
+struct order_closure;
+struct order_closure *order_closure_make(struct context *context, const struct ir *graph, const struct ir *schedule);
+/// Does `before` end before `after` starts? other_rank false: both on one rank, without help of messages. True: `before`
+/// on any rank a, `after` on any other rank b; only a chain that passes a message orders those.
+bool ordered(const struct order_closure *closure, uint32_t before, uint32_t after, bool other_rank);
+
+#endif
