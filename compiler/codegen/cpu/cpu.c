@@ -1,0 +1,289 @@
+// Instruction-set levels, the choice of weight layouts, and the table of generators: which role becomes which code.
+#include "cpu.h"
+#include "compiler/base/diag.h"
+#include "emit.h"
+
+#include <llvm-c/Analysis.h>
+#include <stdlib.h>
+#include <string.h>
+
+// clang-format off
+#define AVX512                                                                                                         \
+    .cpu = "x86-64-v4", .tune = "x86-64-v4", .lanes = 16, .tile_rows = 13, .widened_rows = 11, .fma = true, .f16c = true
+// clang-format on
+
+enum { LEVEL_V2, LEVEL_V3, LEVEL_V4, LEVEL_BF16, LEVEL_COUNT };
+
+// In ascending order: each runs the code of those before it. Without -prefer-256-bit 512-bit operations are split.
+static const struct cpu_level levels[LEVEL_COUNT] = {
+    [LEVEL_V2] = {.name = "v2",
+                  .cpu = "x86-64-v2",
+                  .features = "",
+                  .tune = "x86-64-v2",
+                  .lanes = 4,
+                  .tile_rows = 4,
+                  .widened_rows = 4},
+    [LEVEL_V3] = {.name = "v3",
+                  .cpu = "x86-64-v3",
+                  .features = "",
+                  .tune = "x86-64-v3",
+                  .lanes = 8,
+                  .tile_rows = 6,
+                  .widened_rows = 5,
+                  .fma = true,
+                  .f16c = true},
+    [LEVEL_V4] = {.name = "v4", .features = "-prefer-256-bit", AVX512},
+    [LEVEL_BF16] = {.name = "bf16", .features = "-prefer-256-bit,+avx512bf16", AVX512, .dot_bf16 = true},
+};
+
+static unsigned best_level(void)
+{
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
+        return LEVEL_V2;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
+        !__builtin_cpu_supports("avx512cd"))
+        return LEVEL_V3;
+    return __builtin_cpu_supports("avx512bf16") ? LEVEL_BF16 : LEVEL_V4;
+}
+
+static const struct cpu_level *level_named(const char *name)
+{
+    if (!name)
+        return &levels[best_level()];
+    if (strcmp(name, "amx") == 0) // AMX machines run the bf16 kernels
+        return &levels[LEVEL_BF16];
+    for (unsigned i = 0; i < LEVEL_COUNT; i++)
+        if (strcmp(levels[i].name, name) == 0)
+            return &levels[i];
+    return NULL;
+}
+
+const char *cpu_level_name(const char *level)
+{
+    const struct cpu_level *found = level_named(level);
+    return found ? found->name : NULL;
+}
+
+bool cpu_level_runs_here(const char *level)
+{
+    const struct cpu_level *found = level_named(level);
+    if (!found)
+        return false;
+    return (unsigned)(found - levels) <= best_level();
+}
+
+static bool choose_layout(const struct cpu_level *level, struct plan_param *param)
+{
+    uint32_t dtype = param->per_expert ? param->declared : param->dtype == dtype_none ? dtype_f32 : param->dtype;
+    unsigned bytes = dtype == dtype_f32 ? 4 : dtype == dtype_bf16 || dtype == dtype_f16 ? 2 : 0;
+    if (!bytes || param->rows <= 0 || param->cols <= 0)
+        return false;
+    param->dtype = dtype;
+    param->layout = layout_panels;
+    param->panel = (int64_t)level->lanes * PANEL_VECTORS;
+    param->group = dtype == dtype_bf16 ? 2 : 1;
+    int64_t panels = (param->rows + param->panel - 1) / param->panel;
+    int64_t k = (param->cols + param->group - 1) / param->group * param->group;
+    param->bytes = (panels * param->panel * k * bytes + 63) / 64 * 64;
+    return true;
+}
+
+bool cpu_choose_layout(const char *level, struct plan_param *param)
+{
+    const struct cpu_level *found = level_named(level);
+    return found && choose_layout(found, param);
+}
+
+struct plan_param kernel_weights(struct emit *e, uint32_t dtype, int64_t rows, int64_t cols, bool halves, bool router)
+{
+    struct plan_param param = {.per_expert = !router, .declared = dtype, .rows = rows, .cols = cols, .halves = halves};
+    if (!choose_layout(e->level, &param))
+        fatal(e->context, EXIT_BUG, "no layout for %s weights of %lld x %lld", dtype_words[dtype], (long long)rows,
+              (long long)cols);
+    return param;
+}
+
+static bool computes(int64_t dtype)
+{
+    return dtype > 0 && dtype < dtype_words_count && kernel_dtype_bytes((uint32_t)dtype) != 0;
+}
+
+static bool can_route(const int64_t *n)
+{
+    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] > 0 && n[2] <= n[1] &&
+           (n[3] == score_softmax || n[3] == score_softmax_after) && computes(n[5]);
+}
+
+static bool can_copy(const int64_t *n)
+{
+    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]) && n[4] == scale_type_none;
+}
+
+static bool can_up(const int64_t *n)
+{
+    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 && n[2] < activation_words_count && computes(n[3]);
+}
+
+static bool can_down(const int64_t *n)
+{
+    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0 && computes(n[2]) && computes(n[3]);
+}
+
+static bool can_merge(const int64_t *n)
+{
+    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]);
+}
+
+static bool can_add(const int64_t *n)
+{
+    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]);
+}
+
+static const struct {
+    bool (*can)(const int64_t *n);
+    void (*generate)(struct emit *e, struct plan_kernel *kernel, const char *name);
+} generators[kernel_role_words_count] = {
+    [kernel_role_route] = {can_route, generate_route}, [kernel_role_copy_rows] = {can_copy, generate_copy_rows},
+    [kernel_role_mlp_up] = {can_up, generate_mlp_up},  [kernel_role_mlp_down] = {can_down, generate_mlp_down},
+    [kernel_role_merge] = {can_merge, generate_merge}, [kernel_role_add] = {can_add, generate_add},
+};
+
+bool cpu_has_kernel(const struct plan_kernel *kernel)
+{
+    return kernel->role < kernel_role_words_count && generators[kernel->role].can &&
+           generators[kernel->role].can(kernel->n);
+}
+
+struct generated {
+    const char **names;          // one a distinct function
+    struct plan_kernel *kernels; // what the generator filled in
+    uint32_t *function_of;       // plan_kernel -> function, NONE: built in
+    uint32_t count;
+};
+
+static bool same_code(const struct plan_kernel *a, const struct plan_kernel *b)
+{
+    return a->role == b->role && memcmp(a->n, b->n, sizeof a->n) == 0 && a->scale == b->scale && a->alpha == b->alpha &&
+           a->limit == b->limit;
+}
+
+static uint32_t function_for(struct emit *e, struct generated *all, const struct plan_kernel *kernel)
+{
+    for (uint32_t i = 0; i < all->count; i++)
+        if (same_code(&all->kernels[i], kernel))
+            return i;
+    uint32_t number = all->count++;
+    all->names[number] = context_printf(e->context, "%s_%u", kernel_role_words[kernel->role], number);
+    all->kernels[number] = *kernel;
+    generators[kernel->role].generate(e, &all->kernels[number], all->names[number]);
+    return number;
+}
+
+static bool generate_all(struct emit *e, const struct ir *plan, struct generated *all)
+{
+    uint32_t count = COUNT(plan, plan_kernel);
+    all->names = context_alloc(e->context, (count + 1) * sizeof *all->names);
+    all->kernels = context_alloc(e->context, (count + 1) * sizeof *all->kernels);
+    all->function_of = context_alloc(e->context, (count + 1) * sizeof *all->function_of);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct plan_kernel *kernel = ROW(plan, plan_kernel, i);
+        all->function_of[i] = NONE;
+        if (kernel->builtin)
+            continue;
+        if (!cpu_has_kernel(kernel)) {
+            diag_error(e->context, E0901, (struct span){0}, "kernel `%s` has no CPU code yet",
+                       ir_text(plan, kernel->name));
+            return false;
+        }
+        all->function_of[i] = function_for(e, all, kernel);
+    }
+#ifndef NDEBUG
+    char *message = NULL;
+    if (LLVMVerifyModule(e->module, LLVMReturnStatusAction, &message))
+        fatal(e->context, EXIT_BUG, "generated code is malformed: %s", message);
+    LLVMDisposeMessage(message);
+#endif
+    return true;
+}
+
+static void record(struct ir *plan, const struct generated *all, const int64_t *offsets)
+{
+    for (uint32_t i = 0; i < COUNT(plan, plan_kernel); i++) {
+        uint32_t function = all->function_of[i];
+        if (function == NONE)
+            continue;
+        struct plan_kernel *kernel = ROW(plan, plan_kernel, i);
+        const struct plan_kernel *from = &all->kernels[function];
+        kernel->code_offset = offsets[function];
+        kernel->unit = from->unit;
+        kernel->unit_count = from->unit_count;
+        kernel->grain = from->grain;
+        kernel->scratch_bytes = from->scratch_bytes;
+    }
+}
+
+static bool choose_layouts(struct context *context, struct ir *plan, const struct cpu_level *level)
+{
+    for (uint32_t i = 0; i < COUNT(plan, plan_param); i++) {
+        struct plan_param *param = ROW(plan, plan_param, i);
+        if (choose_layout(level, param))
+            continue;
+        diag_error(context, E0901, (struct span){0}, "weights `%s` have no CPU layout yet", ir_text(plan, param->name));
+        return false;
+    }
+    return true;
+}
+
+static const struct cpu_level *known_level(struct context *context, const char *name)
+{
+    const struct cpu_level *level = level_named(name);
+    if (!level)
+        diag_error(context, E0901, (struct span){0}, "there is no CPU level `%s`", name);
+    return level;
+}
+
+bool codegen_cpu(struct context *context, struct ir *plan, const char *level_name, void **image, size_t *image_bytes)
+{
+    const struct cpu_level *level = known_level(context, level_name);
+    if (!level || !choose_layouts(context, plan, level))
+        return false;
+    struct emit e;
+    emit_init(&e, context, level);
+    LLVMTargetMachineRef machine = target_machine(&e);
+    struct generated all = {0};
+    bool good = generate_all(&e, plan, &all);
+    if (good) {
+        int64_t *offsets = context_alloc(context, (all.count + 1) * sizeof *offsets);
+        link_image(&e, machine, all.names, all.count, image, image_bytes, offsets);
+        record(plan, &all, offsets);
+        if (COUNT(plan, plan_info) > 0) {
+            str_id name = ir_str(plan, level->name);
+            ROW(plan, plan_info, 0)->cpu_level = name;
+        }
+    }
+    LLVMDisposeTargetMachine(machine);
+    emit_free(&e);
+    return good;
+}
+
+bool codegen_cpu_print(struct context *context, const struct ir *plan, const char *level_name, FILE *out)
+{
+    const struct cpu_level *level = known_level(context, level_name);
+    if (!level)
+        return false;
+    struct emit e;
+    emit_init(&e, context, level);
+    LLVMTargetMachineRef machine = target_machine(&e);
+    struct generated all = {0};
+    bool good = generate_all(&e, plan, &all);
+    if (good) {
+        char *text = LLVMPrintModuleToString(e.module);
+        fputs(text, out);
+        LLVMDisposeMessage(text);
+    }
+    LLVMDisposeTargetMachine(machine);
+    emit_free(&e);
+    return good;
+}

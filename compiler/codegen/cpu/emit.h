@@ -1,0 +1,124 @@
+// Builder helpers of the CPU code generator: typed constants, vector loads and stores with number conversion, loops,
+// exp. A thin layer over the LLVM C API, so that the kernel generators read like the loops they produce.
+#ifndef MOECC_CODEGEN_CPU_EMIT_H
+#define MOECC_CODEGEN_CPU_EMIT_H
+
+#include <llvm-c/Core.h>
+#include <llvm-c/TargetMachine.h>
+
+#include "compiler/base/base.h"
+#include "runtime/plan/kernels.h"
+#include "runtime/plan/plan.h"
+
+/// What a generator needs to know of an instruction set.
+struct cpu_level {
+    const char *name, *cpu, *features, *tune;
+    unsigned lanes;        // f32 elements of a vector register
+    unsigned tile_rows;    // most rows of a fused GEMM tile that leave no accumulator spilled
+    unsigned widened_rows; // the same for 16-bit weights without a dot product, which need more registers
+    bool fma, f16c;
+    bool dot_bf16; // vdpbf16ps
+};
+
+enum { PANEL_VECTORS = 2, TILE_ROWS_MAX = 13, CARRIED_MAX = TILE_ROWS_MAX * PANEL_VECTORS + 2 };
+
+struct emit {
+    struct context *context;
+    const struct cpu_level *level;
+    LLVMContextRef llvm;
+    LLVMModuleRef module;
+    LLVMBuilderRef builder;
+    LLVMTypeRef i8, i16, i32, i64, f32, ptr, none;
+    LLVMValueRef function;                  // being built
+    LLVMValueRef args, begin, end, scratch; // its parameters, when it is a kernel
+};
+
+void emit_init(struct emit *e, struct context *context, const struct cpu_level *level);
+void emit_free(struct emit *e);
+
+/// Starts a kernel with the moe_kernel_fn signature, or a tile function that only kernels of this module call.
+LLVMValueRef kernel_function(struct emit *e, const char *name);
+LLVMValueRef inner_function(struct emit *e, const char *name, LLVMTypeRef type);
+LLVMBasicBlockRef new_block(struct emit *e, const char *name);
+void enter(struct emit *e, LLVMBasicBlockRef block);
+
+// constants and vectors; a vector has `lanes` elements
+LLVMTypeRef vector_of(LLVMTypeRef element, unsigned lanes);
+LLVMValueRef const_i32(struct emit *e, int64_t value);
+LLVMValueRef const_i64(struct emit *e, int64_t value);
+LLVMValueRef splat(struct emit *e, LLVMValueRef scalar, unsigned lanes);
+LLVMValueRef splat_i32(struct emit *e, uint32_t value, unsigned lanes);
+LLVMValueRef splat_f32(struct emit *e, double value, unsigned lanes);
+/// The intrinsic overloaded by `type` (NULL: not overloaded), called.
+LLVMValueRef intrinsic(struct emit *e, const char *name, LLVMTypeRef type, LLVMValueRef *args, unsigned count);
+
+// addresses are bytes
+LLVMValueRef offset(struct emit *e, LLVMValueRef pointer, LLVMValueRef bytes);
+LLVMValueRef offset_const(struct emit *e, LLVMValueRef pointer, int64_t bytes);
+LLVMValueRef scaled(struct emit *e, LLVMValueRef index, int64_t bytes);
+LLVMValueRef load(struct emit *e, LLVMTypeRef type, LLVMValueRef pointer, unsigned align);
+void store(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, unsigned align);
+/// Field at a byte offset; element `index` of an array of pointers or integers.
+LLVMValueRef field(struct emit *e, LLVMTypeRef type, LLVMValueRef pointer, size_t at);
+LLVMValueRef element(struct emit *e, LLVMTypeRef type, unsigned bytes, LLVMValueRef pointer, LLVMValueRef index);
+LLVMValueRef kernel_argument(struct emit *e, unsigned number);
+enum prefetch_level { PREFETCH_L2 = 2 };
+void prefetch(struct emit *e, LLVMValueRef pointer, enum prefetch_level level);
+
+// numbers: everything is computed in f32; 16-bit formats are widened and rounded to nearest even, NaN stays NaN
+unsigned kernel_dtype_bytes(uint32_t dtype); // 0: no kernels for it
+LLVMValueRef load_f32(struct emit *e, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
+void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
+LLVMValueRef half_to_f32(struct emit *e, LLVMValueRef bits, unsigned lanes);
+LLVMValueRef bits_to_f32(struct emit *e, LLVMValueRef bits);
+LLVMValueRef f32_to_bits(struct emit *e, LLVMValueRef value);
+/// a * b + c, fused where the level has it; never fused otherwise, so that every use rounds alike.
+LLVMValueRef multiply_add(struct emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c);
+/// The one exponential of all kernels: relative error about 1e-7, overflow to infinity, NaN stays.
+LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes);
+
+/// for (index = begin; index < end; index += step), with values carried from one round to the next.
+struct loop {
+    LLVMValueRef index;
+    LLVMValueRef end;
+    int64_t step;
+    LLVMBasicBlockRef head, exit;
+    LLVMValueRef phis[CARRIED_MAX];
+    unsigned carried;
+    bool once; // runs at least once: the test stands at the bottom
+};
+/// carried[] holds the initial values before, the values of this round after the call.
+struct loop loop_begin(struct emit *e, LLVMValueRef begin, LLVMValueRef end, int64_t step, LLVMValueRef *carried,
+                       unsigned count);
+struct loop loop_begin_once(struct emit *e, int64_t begin, int64_t end, int64_t step, LLVMValueRef *carried,
+                            unsigned count);
+/// carried[] holds the values for the next round before, the final values after the call.
+void loop_end(struct emit *e, struct loop *loop, LLVMValueRef *carried);
+
+/// if (condition) { ... }: the block to continue in is entered by if_end.
+LLVMBasicBlockRef if_begin(struct emit *e, LLVMValueRef condition);
+void if_end(struct emit *e, LLVMBasicBlockRef after);
+
+/// Calls body for every chunk of a row of `width` elements (a multiple of 8): whole vectors, then what remains in
+/// 8 or 4 lanes; so no masks are needed and no store goes beyond the row.
+typedef void chunk_fn(struct emit *e, LLVMValueRef column, unsigned lanes, void *user);
+void for_chunks(struct emit *e, int64_t width, unsigned unroll, chunk_fn *body, void *user);
+
+// generators, by role: gemm.c, route.c, rows.c
+void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_copy_rows(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_add(struct emit *e, struct plan_kernel *kernel, const char *name);
+
+/// The layout a kernel's weights have: what cpu_choose_layout gives for them.
+struct plan_param kernel_weights(struct emit *e, uint32_t dtype, int64_t rows, int64_t cols, bool halves, bool router);
+
+/// Compiles the module and links it into one position-independent block (image.c). offsets[i] is where the function
+/// names[i] begins.
+void link_image(struct emit *e, LLVMTargetMachineRef machine, const char *const *names, size_t count, void **image,
+                size_t *image_bytes, int64_t *offsets);
+LLVMTargetMachineRef target_machine(struct emit *e);
+
+#endif

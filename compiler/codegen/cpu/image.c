@@ -1,0 +1,171 @@
+// From an LLVM module to one movable block of native code: compile to an object, make sure it needs nothing from
+// outside and refers to itself only relatively, then let ORC link it into a single buffer.
+#include "emit.h"
+
+#include <elf.h>
+#include <llvm-c/LLJIT.h>
+#include <llvm-c/OrcEE.h>
+#include <llvm-c/Target.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IMAGE_ALIGN = 4096 };
+
+// Where ORC puts sections: one after the other in one buffer.
+struct buffer {
+    uint8_t *bytes;
+    size_t size, capacity;
+};
+
+static void initialize_target(void)
+{
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+}
+
+LLVMTargetMachineRef target_machine(struct emit *e)
+{
+    static pthread_once_t initialized = PTHREAD_ONCE_INIT;
+    pthread_once(&initialized, initialize_target);
+    static const char triple[] = "x86_64-unknown-linux-gnu";
+    LLVMTargetRef target;
+    char *message = NULL;
+    if (LLVMGetTargetFromTriple(triple, &target, &message))
+        fatal(e->context, EXIT_SYSTEM, "LLVM has no x86-64 code generator: %s", message);
+    LLVMTargetMachineRef machine =
+        LLVMCreateTargetMachine(target, triple, e->level->cpu, e->level->features, LLVMCodeGenLevelAggressive,
+                                LLVMRelocPIC, LLVMCodeModelSmall);
+    LLVMSetTarget(e->module, triple);
+    LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(machine);
+    LLVMSetModuleDataLayout(e->module, layout);
+    LLVMDisposeTargetData(layout);
+    return machine;
+}
+
+static void check_relocations(struct emit *e, const Elf64_Rela *relocations, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t type = (uint32_t)ELF64_R_TYPE(relocations[i].r_info);
+        if (type != R_X86_64_PC32 && type != R_X86_64_PLT32)
+            fatal(e->context, EXIT_BUG, "generated code has a relocation of type %u", type);
+    }
+}
+
+static void check_symbols(struct emit *e, const Elf64_Sym *symbols, size_t count, const char *names)
+{
+    for (size_t i = 1; i < count; i++)
+        if (symbols[i].st_shndx == SHN_UNDEF)
+            fatal(e->context, EXIT_BUG, "generated code needs the function %s", names + symbols[i].st_name);
+}
+
+// The object must link with nothing and must not know its address. Returns an upper bound of its size when linked.
+static size_t check_object(struct emit *e, const char *object)
+{
+    const Elf64_Ehdr *header = (const Elf64_Ehdr *)object;
+    const Elf64_Shdr *sections = (const Elf64_Shdr *)(object + header->e_shoff);
+    size_t size = 0;
+    for (unsigned i = 0; i < header->e_shnum; i++) {
+        const Elf64_Shdr *section = &sections[i];
+        const char *content = object + section->sh_offset;
+        if (section->sh_flags & SHF_ALLOC)
+            size += section->sh_size + section->sh_addralign + 256;
+        if (section->sh_type == SHT_RELA && (sections[section->sh_info].sh_flags & SHF_ALLOC))
+            check_relocations(e, (const Elf64_Rela *)content, section->sh_size / sizeof(Elf64_Rela));
+        if (section->sh_type == SHT_SYMTAB)
+            check_symbols(e, (const Elf64_Sym *)content, section->sh_size / sizeof(Elf64_Sym),
+                          object + sections[section->sh_link].sh_offset);
+    }
+    return size;
+}
+
+static uint8_t *allocate(struct buffer *buffer, size_t size, size_t align)
+{
+    size_t at = (buffer->size + align - 1) / align * align;
+    if (at + size > buffer->capacity)
+        return NULL;
+    buffer->size = at + size;
+    return buffer->bytes + at;
+}
+
+static uint8_t *allocate_code(void *buffer, uintptr_t size, unsigned align, unsigned id, const char *name)
+{
+    (void)id, (void)name;
+    return allocate(buffer, size, align < 64 ? 64 : align);
+}
+
+static uint8_t *allocate_data(void *buffer, uintptr_t size, unsigned align, unsigned id, const char *name,
+                              LLVMBool read_only)
+{
+    (void)id, (void)name, (void)read_only;
+    return allocate(buffer, size, align < 64 ? 64 : align);
+}
+
+static LLVMBool finalize(void *buffer, char **message)
+{
+    (void)buffer, (void)message; // nothing runs from here
+    return false;
+}
+
+static void *use_buffer(void *buffer)
+{
+    return buffer;
+}
+
+static void ignore(void *buffer)
+{
+    (void)buffer;
+}
+
+static LLVMOrcObjectLayerRef make_linker(void *buffer, LLVMOrcExecutionSessionRef session, const char *triple)
+{
+    (void)triple;
+    return LLVMOrcCreateRTDyldObjectLinkingLayerWithMCJITMemoryManagerLikeCallbacks(
+        session, buffer, use_buffer, ignore, allocate_code, allocate_data, finalize, ignore);
+}
+
+static void check_error(struct emit *e, LLVMErrorRef error)
+{
+    if (!error)
+        return;
+    char *message = LLVMGetErrorMessage(error);
+    const char *copy = context_printf(e->context, "%s", message);
+    LLVMDisposeErrorMessage(message);
+    fatal(e->context, EXIT_BUG, "linking generated code: %s", copy);
+}
+
+static void link_object(struct emit *e, LLVMMemoryBufferRef object, struct buffer *buffer, const char *const *names,
+                        size_t count, int64_t *offsets)
+{
+    LLVMOrcLLJITBuilderRef builder = LLVMOrcCreateLLJITBuilder();
+    LLVMOrcLLJITBuilderSetObjectLinkingLayerCreator(builder, make_linker, buffer);
+    LLVMOrcLLJITRef jit;
+    check_error(e, LLVMOrcCreateLLJIT(&jit, builder));
+    check_error(e, LLVMOrcLLJITAddObjectFile(jit, LLVMOrcLLJITGetMainJITDylib(jit), object));
+    for (size_t i = 0; i < count; i++) {
+        LLVMOrcExecutorAddress address;
+        check_error(e, LLVMOrcLLJITLookup(jit, &address, names[i]));
+        offsets[i] = (int64_t)(address - (uintptr_t)buffer->bytes);
+    }
+    check_error(e, LLVMOrcDisposeLLJIT(jit));
+}
+
+void link_image(struct emit *e, LLVMTargetMachineRef machine, const char *const *names, size_t count, void **image,
+                size_t *image_bytes, int64_t *offsets)
+{
+    char *message = NULL;
+    LLVMMemoryBufferRef object;
+    if (LLVMTargetMachineEmitToMemoryBuffer(machine, e->module, LLVMObjectFile, &message, &object))
+        fatal(e->context, EXIT_BUG, "code generation: %s", message);
+    struct buffer buffer = {.capacity = check_object(e, LLVMGetBufferStart(object)) + IMAGE_ALIGN};
+    buffer.capacity = (buffer.capacity + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
+    buffer.bytes = aligned_alloc(IMAGE_ALIGN, buffer.capacity);
+    if (!buffer.bytes)
+        fatal(e->context, EXIT_SYSTEM, "out of memory");
+    memset(buffer.bytes, 0xcc, buffer.capacity); // int3 between sections
+    link_object(e, object, &buffer, names, count, offsets);
+    *image = buffer.bytes;
+    *image_bytes = (buffer.size + 63) / 64 * 64;
+}

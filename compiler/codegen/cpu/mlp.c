@@ -1,0 +1,257 @@
+// The two fused expert kernels: gate and up projection with the activation, and the down projection with the routing
+// weight and the sum over a row's experts.
+#include "gemm.h"
+
+struct up {
+    struct gemm gemm;
+    const struct plan_kernel *kernel;
+    uint32_t activation, dtype;
+    int64_t hidden_stride;
+};
+
+static LLVMValueRef sigmoid_of(struct emit *e, LLVMValueRef x, LLVMValueRef numerator, unsigned lanes)
+{
+    LLVMValueRef power = emit_exp(e, LLVMBuildFNeg(e->builder, x, ""), lanes);
+    LLVMValueRef sum = LLVMBuildFAdd(e->builder, power, splat_f32(e, 1, lanes), "");
+    return LLVMBuildFDiv(e->builder, numerator, sum, "");
+}
+
+// x/2 (1 + erf(x / sqrt 2)) with Abramowitz and Stegun's rational approximation 7.1.26, absolute error 1.5e-7:
+// erf(z) = 1 - (a1 t + ... + a5 t^5) exp(-z^2), t = 1 / (1 + 0.3275911 z), z >= 0
+static LLVMValueRef gelu_of(struct emit *e, LLVMValueRef x, unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef one = splat_f32(e, 1, lanes);
+    LLVMValueRef z = LLVMBuildFMul(b, x, splat_f32(e, 0.70710678118654752, lanes), "");
+    LLVMValueRef size = intrinsic(e, "llvm.fabs", LLVMTypeOf(x), &z, 1);
+    LLVMValueRef t = LLVMBuildFDiv(b, one, multiply_add(e, size, splat_f32(e, 0.3275911, lanes), one), "");
+    static const double coefficients[] = {-1.453152027, 1.421413741, -0.284496736, 0.254829592};
+    LLVMValueRef sum = splat_f32(e, 1.061405429, lanes);
+    for (unsigned i = 0; i < 4; i++)
+        sum = multiply_add(e, sum, t, splat_f32(e, coefficients[i], lanes));
+    LLVMValueRef square = LLVMBuildFNeg(b, LLVMBuildFMul(b, z, z, ""), "");
+    LLVMValueRef tail = LLVMBuildFMul(b, LLVMBuildFMul(b, sum, t, ""), emit_exp(e, square, lanes), "");
+    LLVMValueRef args[] = {LLVMBuildFSub(b, one, tail, ""), x};
+    LLVMValueRef erf = intrinsic(e, "llvm.copysign", LLVMTypeOf(x), args, 2);
+    LLVMValueRef half = LLVMBuildFMul(b, x, splat_f32(e, 0.5, lanes), "");
+    return multiply_add(e, half, erf, half);
+}
+
+// the larger (or smaller) of x and a limit; NaN stays
+static LLVMValueRef limited(struct emit *e, LLVMValueRef x, LLVMRealPredicate beyond, double limit, unsigned lanes)
+{
+    LLVMValueRef edge = splat_f32(e, limit, lanes);
+    return LLVMBuildSelect(e->builder, LLVMBuildFCmp(e->builder, beyond, x, edge, ""), edge, x, "");
+}
+
+static LLVMValueRef activated(struct emit *e, const struct up *up, LLVMValueRef gate, LLVMValueRef value)
+{
+    LLVMBuilderRef b = e->builder;
+    unsigned lanes = e->level->lanes;
+    switch (up->activation) {
+    case activation_relu:
+        return LLVMBuildFMul(b, limited(e, gate, LLVMRealOLT, 0, lanes), value, "");
+    case activation_gelu:
+        return LLVMBuildFMul(b, gelu_of(e, gate, lanes), value, "");
+    case activation_clamped_silu: {
+        double limit = up->kernel->limit;
+        gate = limited(e, gate, LLVMRealOGT, limit, lanes);
+        value = limited(e, limited(e, value, LLVMRealOGT, limit, lanes), LLVMRealOLT, -limit, lanes);
+        LLVMValueRef sharp = LLVMBuildFMul(b, gate, splat_f32(e, up->kernel->alpha, lanes), "");
+        value = LLVMBuildFAdd(b, value, splat_f32(e, 1, lanes), "");
+        return LLVMBuildFMul(b, sigmoid_of(e, sharp, gate, lanes), value, "");
+    }
+    default:
+        return LLVMBuildFMul(b, sigmoid_of(e, gate, gate, lanes), value, "");
+    }
+}
+
+static void finish_up(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
+                      LLVMValueRef *p)
+{
+    const struct up *up = gemm->user;
+    for (unsigned r = 0; r < rows; r++)
+        store_f32(e, activated(e, up, sums[r][0], sums[r][1]), offset_const(e, p[0], r * up->hidden_stride), up->dtype,
+                  e->level->lanes);
+}
+
+// first pair and number of pairs of a local expert
+static LLVMValueRef expert_rows(struct emit *e, LLVMValueRef expert_first, LLVMValueRef expert, LLVMValueRef *first)
+{
+    *first = element(e, e->i64, 8, expert_first, expert);
+    LLVMValueRef next = LLVMBuildAdd(e->builder, expert, const_i64(e, 1), "");
+    return LLVMBuildSub(e->builder, element(e, e->i64, 8, expert_first, next), *first, "");
+}
+
+// units one worker takes at a time: enough that the next panel is usually its own, few enough to balance
+static int64_t grain_for(int64_t panel)
+{
+    int64_t grain = 384 * 1024 / panel;
+    return grain < 1 ? 1 : grain > 8 ? 8 : grain;
+}
+
+void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *name)
+{
+    const int64_t *n = kernel->n;
+    struct up up = {.kernel = kernel, .activation = (uint32_t)n[2], .dtype = (uint32_t)n[3], .hidden_stride = n[5]};
+    up.gemm = (struct gemm){
+        .a_dtype = up.dtype,
+        .weights = kernel_weights(e, up.dtype, 2 * n[1], n[0], true, false),
+        .k = n[0],
+        .a_stride = n[4],
+        .most_rows = tile_rows(e, up.dtype),
+        .prefetches = true,
+        .finish = finish_up,
+        .user = &up,
+    };
+    gemm_tiles(e, &up.gemm, context_printf(e->context, "%s_tile", name));
+
+    kernel_function(e, name);
+    int64_t panels = panel_count(&up.gemm.weights), bytes = panel_bytes(&up.gemm.weights);
+    LLVMValueRef pairs = kernel_argument(e, UP_PAIRS), a = kernel_argument(e, UP_A), w = kernel_argument(e, UP_W);
+    LLVMValueRef hidden = kernel_argument(e, UP_HIDDEN);
+    LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
+    struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
+    LLVMValueRef expert = LLVMBuildUDiv(e->builder, units.index, const_i64(e, panels), "");
+    LLVMValueRef panel = LLVMBuildURem(e->builder, units.index, const_i64(e, panels), "");
+    LLVMValueRef first, rows = expert_rows(e, expert_first, expert, &first);
+    LLVMValueRef own = offset(e, w, scaled(e, units.index, bytes));
+    LLVMValueRef columns = scaled(e, panel, e->level->lanes * (int64_t)kernel_dtype_bytes(up.dtype));
+    LLVMValueRef out = offset(e, offset(e, hidden, scaled(e, first, up.hidden_stride)), columns);
+    LLVMValueRef p[TILE_POINTERS] = {out};
+    gemm_rows(e, &up.gemm, rows, offset(e, a, scaled(e, first, up.gemm.a_stride)), own, offset_const(e, own, bytes), p,
+              (int64_t[TILE_POINTERS]){up.hidden_stride});
+    loop_end(e, &units, NULL);
+    LLVMBuildRetVoid(e->builder);
+
+    kernel->unit = unit_fixed;
+    kernel->unit_count = panels;
+    kernel->grain = grain_for(bytes);
+}
+
+struct down {
+    struct gemm gemm;
+    uint32_t result; // dtype
+    int64_t width, panels, acc_stride;
+};
+
+// acc[pair_row[r]] += pair_weight[r] * sum
+static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
+                        LLVMValueRef *p)
+{
+    const struct down *down = gemm->user;
+    unsigned lanes = e->level->lanes;
+    for (unsigned r = 0; r < rows; r++) {
+        LLVMValueRef row = load(e, e->i32, offset_const(e, p[1], r * 4), 4);
+        LLVMValueRef weight = splat(e, load(e, e->f32, offset_const(e, p[2], r * 4), 4), lanes);
+        LLVMValueRef wide = LLVMBuildZExt(e->builder, row, e->i64, "");
+        LLVMValueRef acc = offset(e, p[0], scaled(e, wide, down->acc_stride));
+        for (unsigned v = 0; v < PANEL_VECTORS; v++) {
+            LLVMValueRef at = offset_const(e, acc, v * lanes * 4);
+            LLVMValueRef old = load_f32(e, at, dtype_f32, lanes);
+            store_f32(e, multiply_add(e, weight, sums[r][v], old), at, dtype_f32, lanes);
+        }
+    }
+}
+
+static void clear_columns(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc)
+{
+    struct loop loop = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
+    LLVMValueRef row = offset(e, acc, scaled(e, loop.index, down->acc_stride));
+    for (unsigned v = 0; v < PANEL_VECTORS; v++)
+        store_f32(e, splat_f32(e, 0, e->level->lanes), offset_const(e, row, v * e->level->lanes * 4), dtype_f32,
+                  e->level->lanes);
+    loop_end(e, &loop, NULL);
+}
+
+// rounds `columns` finished columns of every row and stores them where the row's sum belongs
+static void store_columns(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc,
+                          LLVMValueRef row_dst, LLVMValueRef panel, int64_t columns)
+{
+    unsigned bytes = kernel_dtype_bytes(down->result);
+    struct loop loop = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
+    LLVMValueRef from = offset(e, acc, scaled(e, loop.index, down->acc_stride));
+    LLVMValueRef to =
+        offset(e, element(e, e->ptr, 8, row_dst, loop.index), scaled(e, panel, down->gemm.weights.panel * bytes));
+    for (int64_t at = 0; at < columns;) {
+        unsigned lanes = columns - at < e->level->lanes ? (unsigned)(columns - at) : e->level->lanes;
+        LLVMValueRef sum = load_f32(e, offset_const(e, from, at * 4), dtype_f32, lanes);
+        store_f32(e, sum, offset_const(e, to, at * bytes), down->result, lanes);
+        at += lanes;
+    }
+    loop_end(e, &loop, NULL);
+}
+
+static void store_panel(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc,
+                        LLVMValueRef row_dst, LLVMValueRef panel)
+{
+    int64_t columns = down->gemm.weights.panel, rest = down->width - (down->panels - 1) * columns;
+    if (rest == columns) {
+        store_columns(e, down, rows, acc, row_dst, panel, columns);
+        return;
+    }
+    LLVMBasicBlockRef whole = new_block(e, "whole"), last = new_block(e, "last"), after = new_block(e, "stored");
+    LLVMValueRef is_last = LLVMBuildICmp(e->builder, LLVMIntEQ, panel, const_i64(e, down->panels - 1), "");
+    LLVMBuildCondBr(e->builder, is_last, last, whole);
+    enter(e, whole);
+    store_columns(e, down, rows, acc, row_dst, panel, columns);
+    LLVMBuildBr(e->builder, after);
+    enter(e, last);
+    store_columns(e, down, rows, acc, row_dst, panel, rest);
+    LLVMBuildBr(e->builder, after);
+    enter(e, after);
+}
+
+static void down_body(struct emit *e, const struct down *down)
+{
+    const struct plan_param *weights = &down->gemm.weights;
+    LLVMValueRef pairs = kernel_argument(e, DOWN_PAIRS), hidden = kernel_argument(e, DOWN_HIDDEN);
+    LLVMValueRef w = kernel_argument(e, DOWN_W), accumulator = kernel_argument(e, DOWN_ACC);
+    LLVMValueRef experts = field(e, e->i64, pairs, offsetof(struct moe_pairs_head, experts));
+    LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
+    LLVMValueRef pair_row = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_row));
+    LLVMValueRef pair_weight = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_weight));
+    LLVMValueRef rows = field(e, e->i64, pairs, offsetof(struct moe_pairs_head, rows));
+    LLVMValueRef row_dst = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, row_dst));
+
+    struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
+    LLVMValueRef acc = offset(e, accumulator, scaled(e, units.index, weights->panel * 4));
+    LLVMValueRef column = offset(e, w, scaled(e, units.index, panel_bytes(weights)));
+    clear_columns(e, down, rows, acc);
+    struct loop loop = loop_begin(e, const_i64(e, 0), experts, 1, NULL, 0);
+    LLVMValueRef first, count = expert_rows(e, expert_first, loop.index, &first);
+    LLVMValueRef own = offset(e, column, scaled(e, loop.index, weights->bytes));
+    LLVMValueRef p[TILE_POINTERS] = {acc, offset(e, pair_row, scaled(e, first, 4)),
+                                     offset(e, pair_weight, scaled(e, first, 4))};
+    gemm_rows(e, &down->gemm, count, offset(e, hidden, scaled(e, first, down->gemm.a_stride)), own,
+              offset_const(e, own, weights->bytes), p, (int64_t[TILE_POINTERS]){0, 4, 4});
+    loop_end(e, &loop, NULL);
+    store_panel(e, down, rows, acc, row_dst, units.index);
+    loop_end(e, &units, NULL);
+    LLVMBuildRetVoid(e->builder);
+}
+
+void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *name)
+{
+    const int64_t *n = kernel->n;
+    uint32_t dtype = (uint32_t)n[2];
+    struct down down = {.result = (uint32_t)n[3], .width = n[1], .acc_stride = n[5]};
+    down.gemm = (struct gemm){
+        .a_dtype = dtype,
+        .weights = kernel_weights(e, dtype, n[1], n[0], false, false),
+        .k = n[0],
+        .a_stride = n[4],
+        .most_rows = tile_rows(e, dtype),
+        .prefetches = true,
+        .finish = finish_down,
+        .user = &down,
+    };
+    down.panels = panel_count(&down.gemm.weights);
+    gemm_tiles(e, &down.gemm, context_printf(e->context, "%s_tile", name));
+    kernel_function(e, name);
+    down_body(e, &down);
+
+    kernel->unit = unit_fixed;
+    kernel->unit_count = down.panels;
+    kernel->grain = 1;
+}

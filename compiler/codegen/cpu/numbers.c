@@ -1,0 +1,180 @@
+// Numbers in generated code: 16-bit formats widened and rounded by integer arithmetic (so that every level rounds
+// alike, subnormals and NaN included), and the one exponential that vector bodies and tails share.
+#include "emit.h"
+
+unsigned kernel_dtype_bytes(uint32_t dtype)
+{
+    switch (dtype) {
+    case dtype_f32:
+        return 4;
+    case dtype_f16:
+    case dtype_bf16:
+        return 2;
+    default:
+        return 0;
+    }
+}
+
+LLVMValueRef bits_to_f32(struct emit *e, LLVMValueRef bits)
+{
+    unsigned lanes = LLVMGetVectorSize(LLVMTypeOf(bits));
+    return LLVMBuildBitCast(e->builder, bits, vector_of(e->f32, lanes), "");
+}
+
+LLVMValueRef f32_to_bits(struct emit *e, LLVMValueRef value)
+{
+    unsigned lanes = LLVMGetVectorSize(LLVMTypeOf(value));
+    return LLVMBuildBitCast(e->builder, value, vector_of(e->i32, lanes), "");
+}
+
+static LLVMValueRef shift_left(struct emit *e, LLVMValueRef bits, uint32_t by, unsigned lanes)
+{
+    return LLVMBuildShl(e->builder, bits, splat_i32(e, by, lanes), "");
+}
+
+static LLVMValueRef shift_right(struct emit *e, LLVMValueRef bits, uint32_t by, unsigned lanes)
+{
+    return LLVMBuildLShr(e->builder, bits, splat_i32(e, by, lanes), "");
+}
+
+static LLVMValueRef mask(struct emit *e, LLVMValueRef bits, uint32_t keep, unsigned lanes)
+{
+    return LLVMBuildAnd(e->builder, bits, splat_i32(e, keep, lanes), "");
+}
+
+LLVMValueRef half_to_f32(struct emit *e, LLVMValueRef bits, unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    if (e->level->f16c) {
+        LLVMTypeRef half = vector_of(LLVMHalfTypeInContext(e->llvm), lanes);
+        return LLVMBuildFPExt(b, LLVMBuildBitCast(b, bits, half, ""), vector_of(e->f32, lanes), "");
+    }
+    // the 15 magnitude bits moved to f32's place are the value times 2^-112, subnormals included
+    LLVMValueRef wide = LLVMBuildZExt(b, bits, vector_of(e->i32, lanes), "");
+    LLVMValueRef sign = shift_left(e, mask(e, wide, 0x8000, lanes), 16, lanes);
+    LLVMValueRef magnitude = shift_left(e, mask(e, wide, 0x7fff, lanes), 13, lanes);
+    LLVMValueRef value = LLVMBuildFMul(b, bits_to_f32(e, magnitude), splat_f32(e, 0x1p112, lanes), "");
+    LLVMValueRef special = LLVMBuildOr(b, magnitude, splat_i32(e, 0x7f800000, lanes), "");
+    LLVMValueRef is_special = LLVMBuildICmp(b, LLVMIntUGE, magnitude, splat_i32(e, 0x0f800000, lanes), "");
+    LLVMValueRef all = LLVMBuildSelect(b, is_special, special, f32_to_bits(e, value), "");
+    return bits_to_f32(e, LLVMBuildOr(b, all, sign, ""));
+}
+
+LLVMValueRef load_f32(struct emit *e, LLVMValueRef pointer, uint32_t dtype, unsigned lanes)
+{
+    if (dtype == dtype_f32)
+        return load(e, vector_of(e->f32, lanes), pointer, 4);
+    LLVMValueRef bits = load(e, vector_of(e->i16, lanes), pointer, 2);
+    if (dtype == dtype_f16)
+        return half_to_f32(e, bits, lanes);
+    LLVMValueRef wide = LLVMBuildZExt(e->builder, bits, vector_of(e->i32, lanes), "");
+    return bits_to_f32(e, shift_left(e, wide, 16, lanes));
+}
+
+static LLVMValueRef is_nan(struct emit *e, LLVMValueRef value)
+{
+    return LLVMBuildFCmp(e->builder, LLVMRealUNO, value, value, "");
+}
+
+// adds just under half a unit of the last kept place, and the rest when that place is odd: nearest even
+static LLVMValueRef round_bits(struct emit *e, LLVMValueRef bits, uint32_t dropped, unsigned lanes)
+{
+    LLVMValueRef odd = mask(e, shift_right(e, bits, dropped, lanes), 1, lanes);
+    LLVMValueRef half = LLVMBuildAdd(e->builder, odd, splat_i32(e, (1u << (dropped - 1)) - 1, lanes), "");
+    return LLVMBuildAdd(e->builder, bits, half, "");
+}
+
+static LLVMValueRef f32_to_bf16(struct emit *e, LLVMValueRef value, unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef bits = f32_to_bits(e, value);
+    LLVMValueRef quiet = LLVMBuildOr(b, bits, splat_i32(e, 0x400000, lanes), "");
+    LLVMValueRef kept = LLVMBuildSelect(b, is_nan(e, value), quiet, round_bits(e, bits, 16, lanes), "");
+    return LLVMBuildTrunc(b, shift_right(e, kept, 16, lanes), vector_of(e->i16, lanes), "");
+}
+
+static LLVMValueRef f32_to_half(struct emit *e, LLVMValueRef value, unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    if (e->level->f16c) {
+        LLVMTypeRef half = vector_of(LLVMHalfTypeInContext(e->llvm), lanes);
+        return LLVMBuildBitCast(b, LLVMBuildFPTrunc(b, value, half, ""), vector_of(e->i16, lanes), "");
+    }
+    LLVMValueRef bits = f32_to_bits(e, value);
+    LLVMValueRef magnitude = mask(e, bits, 0x7fffffff, lanes);
+    LLVMValueRef sign = mask(e, shift_right(e, bits, 16, lanes), 0x8000, lanes);
+    LLVMValueRef normal = LLVMBuildSub(b, round_bits(e, magnitude, 13, lanes), splat_i32(e, 0x38000000, lanes), "");
+    normal = shift_right(e, normal, 13, lanes);
+    // below 2^-14 the addition of 0.5 rounds to multiples of 2^-24, the unit of f16 subnormals
+    LLVMValueRef shifted = LLVMBuildFAdd(b, bits_to_f32(e, magnitude), splat_f32(e, 0.5, lanes), "");
+    LLVMValueRef small = LLVMBuildSub(b, f32_to_bits(e, shifted), splat_i32(e, 0x3f000000, lanes), "");
+    LLVMValueRef is_small = LLVMBuildICmp(b, LLVMIntULT, magnitude, splat_i32(e, 0x38800000, lanes), "");
+    LLVMValueRef is_large = LLVMBuildICmp(b, LLVMIntUGE, magnitude, splat_i32(e, 0x477ff000, lanes), "");
+    LLVMValueRef result = LLVMBuildSelect(b, is_small, small, normal, "");
+    result = LLVMBuildSelect(b, is_large, splat_i32(e, 0x7c00, lanes), result, "");
+    result = LLVMBuildSelect(b, is_nan(e, value), splat_i32(e, 0x7e00, lanes), result, "");
+    return LLVMBuildTrunc(b, LLVMBuildOr(b, result, sign, ""), vector_of(e->i16, lanes), "");
+}
+
+void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_t dtype, unsigned lanes)
+{
+    switch (dtype) {
+    case dtype_bf16:
+        store(e, f32_to_bf16(e, value, lanes), pointer, 2);
+        break;
+    case dtype_f16:
+        store(e, f32_to_half(e, value, lanes), pointer, 2);
+        break;
+    default:
+        store(e, value, pointer, 4);
+        break;
+    }
+}
+
+LLVMValueRef multiply_add(struct emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
+{
+    if (e->level->fma) {
+        LLVMValueRef args[] = {a, b, c};
+        return intrinsic(e, "llvm.fma", LLVMTypeOf(a), args, 3);
+    }
+    return LLVMBuildFAdd(e->builder, LLVMBuildFMul(e->builder, a, b, ""), c, "");
+}
+
+// x clamped to a bound, but NaN left alone
+static LLVMValueRef bound(struct emit *e, LLVMValueRef x, LLVMRealPredicate beyond, double limit, unsigned lanes)
+{
+    LLVMValueRef edge = splat_f32(e, limit, lanes);
+    return LLVMBuildSelect(e->builder, LLVMBuildFCmp(e->builder, beyond, x, edge, ""), edge, x, "");
+}
+
+// 2^n for -126 <= n <= 127
+static LLVMValueRef power_of_two(struct emit *e, LLVMValueRef n, unsigned lanes)
+{
+    LLVMValueRef biased = LLVMBuildAdd(e->builder, n, splat_i32(e, 127, lanes), "");
+    return bits_to_f32(e, shift_left(e, biased, 23, lanes));
+}
+
+LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    // beyond the bounds the result is zero or infinity all the same
+    x = bound(e, bound(e, x, LLVMRealOGT, 89.0, lanes), LLVMRealOLT, -105.0, lanes);
+    // x = n ln2 + r, |r| <= ln2 / 2: adding 1.5 * 2^23 leaves n in the low bits; ln2 in two parts, the first short
+    // enough that n times it is exact
+    LLVMValueRef magic = splat_f32(e, 0x1.8p23, lanes);
+    LLVMValueRef shifted = multiply_add(e, x, splat_f32(e, 0x1.715476p0, lanes), magic);
+    LLVMValueRef n = LLVMBuildFSub(b, shifted, magic, "");
+    LLVMValueRef r = multiply_add(e, n, splat_f32(e, -0x1.63p-1, lanes), x);
+    r = multiply_add(e, n, splat_f32(e, 0x1.bd0106p-13, lanes), r);
+    // the Taylor series to r^7: the rest is below 6e-9
+    static const double coefficients[] = {1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1, 1};
+    LLVMValueRef sum = splat_f32(e, 1.0 / 5040, lanes);
+    for (unsigned i = 0; i < sizeof coefficients / sizeof *coefficients; i++)
+        sum = multiply_add(e, sum, r, splat_f32(e, coefficients[i], lanes));
+    // 2^n in two factors, for n may exceed the exponent's range
+    LLVMValueRef whole = LLVMBuildSub(b, f32_to_bits(e, shifted), splat_i32(e, 0x4b400000, lanes), "");
+    LLVMValueRef half = LLVMBuildAShr(b, whole, splat_i32(e, 1, lanes), "");
+    LLVMValueRef rest = LLVMBuildSub(b, whole, half, "");
+    sum = LLVMBuildFMul(b, sum, power_of_two(e, half, lanes), "");
+    return LLVMBuildFMul(b, sum, power_of_two(e, rest, lanes), "");
+}

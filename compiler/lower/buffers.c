@@ -1,0 +1,253 @@
+// Logical buffers -> plan_buffer rows. A buffer that one layer has done with serves a later layer of the same family and
+// part, where the order proves it: so a step of many layers needs few buffers. Sizes follow the exchanges' slots.
+#include <stdlib.h>
+
+#include "compiler/lower/lower.h"
+
+// Sizes are products of bounded factors, but not of bounded product: overflow saturates and is refused at the end.
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t result;
+    return __builtin_mul_overflow(a, b, &result) || result > MOE_MAX_BYTES ? MOE_MAX_BYTES + 1 : result;
+}
+
+static int compare_touches(const void *a, const void *b)
+{
+    const struct touch *x = a, *y = b;
+    if (x->logical != y->logical)
+        return x->logical < y->logical ? -1 : 1;
+    if (x->instance != y->instance)
+        return x->instance < y->instance ? -1 : 1;
+    return (int)x->remote - (int)y->remote;
+}
+
+static void sort_touches(struct lowering *l)
+{
+    l->logicals = context_alloc(l->context, (l->arena_count + 1) * sizeof *l->logicals);
+    for (uint32_t i = 0; i < l->arena_count; i++)
+        l->logicals[i].buffer = NONE;
+    if (l->touch_count)
+        qsort(l->touches, l->touch_count, sizeof *l->touches, compare_touches);
+    for (uint32_t i = 0; i < l->touch_count; i++) {
+        struct logical *logical = &l->logicals[l->touches[i].logical];
+        if (!logical->touch_count++)
+            logical->first_touch = i;
+    }
+}
+
+/// On one rank both local; remote touches are made by another rank than the buffer's.
+static bool touch_before(const struct lowering *l, const struct touch *a, const struct touch *b)
+{
+    if (a->instance == b->instance)
+        return !a->remote && !b->remote && a->last_step < b->first_step;
+    if (a->remote && b->remote) // by one rank, or by two
+        return ordered(l->order, a->instance, b->instance, false) && ordered(l->order, a->instance, b->instance, true);
+    return ordered(l->order, a->instance, b->instance, a->remote != b->remote);
+}
+
+bool logical_before(const struct lowering *l, uint32_t first, uint32_t second)
+{
+    const struct logical *a = &l->logicals[first], *b = &l->logicals[second];
+    for (uint32_t i = 0; i < a->touch_count; i++)
+        for (uint32_t j = 0; j < b->touch_count; j++)
+            if (!touch_before(l, &l->touches[a->first_touch + i], &l->touches[b->first_touch + j]))
+                return false;
+    return true;
+}
+
+bool outlives_step(const struct lowering *l, uint32_t logical)
+{
+    const struct family *family = &l->families[logical / l->parts / l->layers];
+    bool routes = family->path != NONE && (family->kind == F_IDS || family->kind == F_WEIGHTS);
+    return routes && logical / l->parts % l->layers + 1 == l->layers;
+}
+
+static uint32_t new_buffer(struct lowering *l, uint32_t number, uint32_t part, uint32_t copy)
+{
+    const struct family *family = &l->families[number];
+    const char *name = ir_text(l->plan, family->name);
+    uint32_t row = lower_add(l->context, l->plan, T_plan_buffer);
+    const char *full = copy ? context_printf(l->context, "%s[%u].%u", name, part, copy)
+                            : context_printf(l->context, "%s[%u]", name, part);
+    str_id text = ir_str(l->plan, full);
+    *ROW(l->plan, plan_buffer, row) = (struct plan_buffer){.name = text,
+                                                           .kind = buffer_kind_arena,
+                                                           .dtype = family->dtype,
+                                                           .row_bytes = family->row_bytes,
+                                                           .param = NONE};
+    return row;
+}
+
+/// Layer by layer: the first buffer whose last user is done, else a new one.
+static void assign_family(struct lowering *l, uint32_t number, uint32_t part)
+{
+    uint32_t *last = NULL, copies = 0, capacity = 0; // last logical user of each copy
+    for (uint32_t layer = 0; layer < l->layers; layer++) {
+        uint32_t logical = logical_of(l, number, layer, part), copy = 0;
+        if (!l->logicals[logical].touch_count)
+            continue;
+        while (copy < copies && !logical_before(l, last[copy], logical))
+            copy++;
+        if (copy == copies) {
+            last = context_grow(l->context, last, &capacity, ++copies, sizeof *last);
+            l->logicals[logical].buffer = new_buffer(l, number, part, copy);
+        } else {
+            l->logicals[logical].buffer = l->logicals[last[copy]].buffer;
+        }
+        last[copy] = logical;
+    }
+}
+
+static void add_caller_buffer(struct lowering *l, const char *name, enum buffer_kind kind, enum dtype dtype)
+{
+    uint32_t row = lower_add(l->context, l->plan, T_plan_buffer);
+    str_id text = ir_str(l->plan, name);
+    *ROW(l->plan, plan_buffer, row) =
+        (struct plan_buffer){.name = text,
+                             .kind = kind,
+                             .dtype = dtype,
+                             .row_bytes = ROW(l->plan, plan_info, 0)->width * dtype_size(dtype),
+                             .param = NONE};
+}
+
+static void add_param_buffers(struct lowering *l)
+{
+    for (uint32_t p = 0; p < COUNT(l->plan, plan_param); p++)
+        for (uint32_t layer = 0; layer < l->layers; layer++) {
+            uint32_t row = lower_add(l->context, l->plan, T_plan_buffer);
+            const struct plan_param *param = ROW(l->plan, plan_param, p);
+            *ROW(l->plan, plan_buffer, row) = (struct plan_buffer){.name = param->name,
+                                                                   .kind = buffer_kind_param,
+                                                                   .dtype = param->dtype,
+                                                                   .param = p,
+                                                                   .layer = layer};
+        }
+}
+
+static void connect_exchanges(struct lowering *l)
+{
+    static const uint8_t sends[] = {F_SEND, F_REPLY_SEND, F_POOL_SEND, F_POOL_REPLY};
+    static const uint8_t recvs[] = {F_RECV, F_REPLY_RECV, F_POOL_RECV, F_SPILL};
+    for (uint32_t path = 0; path < l->path_count; path++)
+        for (uint32_t layer = 0; layer < l->layers; layer++)
+            for (uint32_t part = 0; part < l->parts; part++)
+                for (uint32_t kind = 0; kind < EXCHANGE_KINDS; kind++) {
+                    const struct path *p = &l->paths[path];
+                    uint32_t row = p->dense ? NONE : exchange_of(l, path, layer, part, kind);
+                    if (row == NONE)
+                        continue;
+                    uint32_t send = logical_of(l, p->first_family + sends[kind], layer, part);
+                    uint32_t recv = logical_of(l, p->first_family + recvs[kind], layer, part);
+                    ROW(l->plan, plan_exchange, row)->send = l->logicals[send].buffer;
+                    ROW(l->plan, plan_exchange, row)->recv = l->logicals[recv].buffer;
+                }
+}
+
+bool make_buffers(struct lowering *l)
+{
+    const struct plan_info *info = ROW(l->plan, plan_info, 0);
+    enum dtype y = info->y_dtype;
+    sort_touches(l);
+    l->first_buffer = COUNT(l->plan, plan_buffer);
+    add_caller_buffer(l, "x", buffer_kind_input, info->x_dtype);
+    add_caller_buffer(l, "y", buffer_kind_output, y);
+    add_param_buffers(l);
+    for (uint32_t family = 0; family < l->family_count; family++)
+        for (uint32_t part = 0; part < l->parts; part++)
+            assign_family(l, family, part);
+    connect_exchanges(l);
+    ROW(l->plan, plan_variant, l->variant)->buffers =
+        (struct rows){l->first_buffer, COUNT(l->plan, plan_buffer) - l->first_buffer};
+    return !l->failed;
+}
+
+uint32_t buffer_of_operand(const struct lowering *l, const struct operand *operand)
+{
+    if (operand->buffer < l->arena_count)
+        return l->logicals[operand->buffer].buffer;
+    return l->first_buffer + (operand->buffer - l->arena_count);
+}
+
+// Sizes.
+
+struct sizing {
+    const struct ir *plan;
+    uint32_t rank, ranks;
+    const struct plan_exchange *base, *reply, *pool, *pool_reply; // pool may be NULL
+    int64_t bound, choices, experts, owned, fan_rows, fan_pairs, pool_rows, pool_pairs;
+};
+
+static struct sizing sizing_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t part, uint32_t rank)
+{
+    struct sizing s = {.plan = l->plan, .rank = rank, .ranks = l->ranks};
+    const struct plan_exchange **slots[EXCHANGE_KINDS] = {&s.base, &s.reply, &s.pool, &s.pool_reply};
+    for (uint32_t kind = 0; kind < EXCHANGE_KINDS; kind++) {
+        uint32_t row = exchange_of(l, path, layer, part, kind);
+        *slots[kind] = row == NONE ? NULL : ROW(l->plan, plan_exchange, row);
+    }
+    s.bound = ROW(l->plan, plan_part, l->first_part + part)->bound;
+    s.choices = l->paths[path].choices;
+    s.experts = l->paths[path].experts;
+    s.owned = ROW(l->plan, plan_rank, rank)->owned.count;
+    s.fan_rows = slots_fan_rows(l->plan, s.base, rank, l->ranks);
+    s.fan_pairs = slots_fan_pairs(l->plan, s.base, rank, l->ranks);
+    if (s.pool) {
+        s.pool_rows = slots_fan_rows(l->plan, s.pool, rank, l->ranks);
+        s.pool_pairs = slots_fan_pairs(l->plan, s.pool, rank, l->ranks);
+    }
+    return s;
+}
+
+static int64_t send_bytes(const struct sizing *s, const struct plan_exchange *e)
+{
+    return e ? slots_send_bytes(s->plan, e, s->rank, s->ranks) : 0;
+}
+
+static int64_t recv_bytes(const struct sizing *s, const struct plan_exchange *e)
+{
+    return e ? slots_recv_bytes(s->plan, e, s->rank, s->ranks) : 0;
+}
+
+static int64_t routed_bytes(const struct sizing *s, const struct family *family)
+{
+    int64_t per_row = s->choices < s->owned ? s->choices : s->owned;
+    switch (family->kind) {
+    case F_PAIRS: return moe_pairs_bytes(s->owned, s->fan_rows, s->fan_pairs);
+    case F_A:
+    case F_HIDDEN: return times(s->fan_pairs, family->row_bytes);
+    case F_ACC: return times(s->fan_rows, family->row_bytes);
+    case F_IDS:
+    case F_WEIGHTS:
+    case F_OWN: return times(s->bound, family->row_bytes);
+    case F_BINS: return moe_bins_bytes(s->ranks, s->experts, s->choices, s->bound);
+    case F_SEND: return send_bytes(s, s->base);
+    case F_RECV: return recv_bytes(s, s->base);
+    case F_OWN_TABLE: return moe_rows_bytes(s->bound * per_row);
+    case F_REPLY_SEND: return send_bytes(s, s->reply);
+    case F_REPLY_RECV: return recv_bytes(s, s->reply);
+    case F_POOL_SEND: return send_bytes(s, s->pool);
+    case F_POOL_RECV: return recv_bytes(s, s->pool);
+    case F_ROUND: return s->pool ? moe_rows_bytes(slots_round_rows(s->plan, s->pool, s->rank, s->ranks)) : 0;
+    case F_POOL_PAIRS: return moe_pairs_bytes(s->owned, s->pool_rows, s->pool_pairs);
+    case F_POOL_A:
+    case F_POOL_HIDDEN: return times(s->pool_pairs, family->row_bytes);
+    case F_POOL_ACC: return times(s->pool_rows, family->row_bytes);
+    case F_POOL_REPLY: return send_bytes(s, s->pool_reply);
+    case F_SPILL: return recv_bytes(s, s->pool_reply);
+    case F_COUNT: break;
+    }
+    return 0;
+}
+
+int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank)
+{
+    uint32_t part = logical % l->parts, layer = logical / l->parts % l->layers;
+    const struct family *family = &l->families[logical / l->parts / l->layers];
+    int64_t bound = ROW(l->plan, plan_part, l->first_part + part)->bound;
+    if (family->path == NONE)
+        return times(bound, family->row_bytes);
+    if (l->paths[family->path].dense)
+        return family->kind == F_PAIRS ? moe_pairs_bytes(1, bound, bound) : times(bound, family->row_bytes);
+    struct sizing s = sizing_of(l, family->path, layer, part, rank);
+    return routed_bytes(&s, family);
+}

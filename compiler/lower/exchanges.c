@@ -1,0 +1,150 @@
+// The all-to-alls of a variant: for every routed path, layer and part a dispatch and the combine that answers it, and,
+// where rows can find no slot, the pool's pair of them. Slot rows depend on the destination's number of experts only.
+#include "compiler/lower/lower.h"
+
+struct slot_plan {              // of one path and part
+    struct rows base, pool;     // plan_slot rows
+    uint32_t max_rounds;
+};
+
+static struct diag *refuse_pool(struct lowering *l, const struct path *p, uint32_t rank, int64_t rows, int64_t bound)
+{
+    struct diag *diag = lower_refuse(l, E0206, p->dispatch, "pool",
+                                     "without a pool every row needs a slot, but rank %u has %lld for %lld tokens", rank,
+                                     (long long)rows, (long long)bound);
+    diag_help(l->context, diag, "give a pool, raise `capacity`, or say `overflow: error`");
+    return diag;
+}
+
+static void add_slot(struct lowering *l, int64_t rows)
+{
+    uint32_t row = lower_add(l->context, l->plan, T_plan_slot);
+    ROW(l->plan, plan_slot, row)->rows = rows;
+}
+
+static int64_t base_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t rank)
+{
+    int64_t owned = ROW(l->plan, plan_rank, rank)->owned.count;
+    return slot_base_rows(bound, p->capacity, slot_hit_share(p->experts, owned, p->choices));
+}
+
+static void add_base_slots(struct lowering *l, const struct path *p, int64_t bound, struct slot_plan *slots)
+{
+    slots->base = (struct rows){COUNT(l->plan, plan_slot), l->ranks};
+    for (uint32_t d = 0; d < l->ranks; d++)
+        add_slot(l, base_rows(l, p, bound, d));
+}
+
+/// The pool's rows per rank, and the most rounds that any rank can need.
+static void add_pool_slots(struct lowering *l, const struct path *p, int64_t bound, struct slot_plan *slots)
+{
+    int64_t most = 0;
+    for (uint32_t d = 0; d < l->ranks && p->overflow == overflow_pool; d++) {
+        int64_t rows = base_rows(l, p, bound, d);
+        if (!ROW(l->plan, plan_rank, d)->owned.count)
+            continue;
+        int64_t rounds = slot_rounds(l->ranks, bound, rows, slot_pool_rows(p->pool, l->ranks, rows));
+        if (rounds < 0) {
+            refuse_pool(l, p, d, rows, bound);
+            return;
+        }
+        most = rounds > most ? rounds : most;
+    }
+    if (most > MOE_MAX_ROUNDS)
+        lower_refuse(l, E0206, p->dispatch, "pool", "%lld overflow rounds, at most %u are possible", (long long)most,
+                     MOE_MAX_ROUNDS);
+    slots->max_rounds = (uint32_t)most;
+    slots->pool = (struct rows){COUNT(l->plan, plan_slot), most > 0 ? l->ranks : 0};
+    for (uint32_t d = 0; d < slots->pool.count; d++) {
+        int64_t rows = base_rows(l, p, bound, d), pool = slot_pool_rows(p->pool, l->ranks, rows);
+        add_slot(l, pool < MOE_MAX_POOL_ROWS ? pool : MOE_MAX_POOL_ROWS);
+    }
+}
+
+/// Parts with equal bounds share slots.
+static struct slot_plan *plan_slots(struct lowering *l, const struct path *p)
+{
+    struct slot_plan *slots = context_alloc(l->context, l->parts * sizeof *slots);
+    for (uint32_t i = 0; i < l->parts; i++) {
+        int64_t bound = ROW(l->plan, plan_part, l->first_part + i)->bound;
+        uint32_t same = 0;
+        while (same < i && ROW(l->plan, plan_part, l->first_part + same)->bound != bound)
+            same++;
+        if (same < i) {
+            slots[i] = slots[same];
+            continue;
+        }
+        add_base_slots(l, p, bound, &slots[i]);
+        add_pool_slots(l, p, bound, &slots[i]);
+    }
+    return slots;
+}
+
+static int64_t wire_bytes(const struct path *p)
+{
+    int64_t bytes = p->width * dtype_size(p->wire);
+    int64_t blocks = p->block ? (p->width + p->block - 1) / p->block : 0;
+    return bytes + blocks * (p->scale == scale_type_ue8m0 ? 1 : p->scale == scale_type_f32 ? 4 : 0);
+}
+
+static struct plan_exchange describe(const struct lowering *l, const struct path *p, uint32_t kind,
+                                     const struct slot_plan *slots)
+{
+    bool combine = kind == EXCHANGE_COMBINE || kind == EXCHANGE_POOL_COMBINE;
+    bool pool = kind == EXCHANGE_POOL_DISPATCH || kind == EXCHANGE_POOL_COMBINE;
+    int64_t data = combine ? p->width * dtype_size(p->y_dtype) : wire_bytes(p);
+    int64_t meta = combine ? 0 : p->choices * (int64_t)sizeof(struct moe_row_meta);
+    return (struct plan_exchange){.kind = combine ? exchange_kind_combine : exchange_kind_dispatch,
+                                  .pool = pool,
+                                  .send = NONE,
+                                  .recv = NONE,
+                                  .base = NONE,
+                                  .header_bytes = moe_header_bytes(l->ranks),
+                                  .row_bytes = moe_record_bytes(data, meta),
+                                  .data_bytes = data,
+                                  .meta_bytes = meta,
+                                  .max_rounds = pool ? slots->max_rounds : 0,
+                                  .overflow = p->overflow,
+                                  .wire = combine ? p->y_dtype : p->wire,
+                                  .block = combine ? 0 : p->block,
+                                  .scale = combine ? scale_type_none : p->scale,
+                                  .slots = pool ? slots->pool : slots->base};
+}
+
+static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uint32_t part, const struct slot_plan *slots)
+{
+    static const uint8_t bases[] = {EXCHANGE_KINDS, EXCHANGE_DISPATCH, EXCHANGE_DISPATCH, EXCHANGE_POOL_DISPATCH};
+    const struct path *p = &l->paths[path];
+    uint32_t *rows = &l->exchanges[((path * l->layers + layer) * l->parts + part) * EXCHANGE_KINDS];
+    for (uint32_t kind = 0; kind < EXCHANGE_KINDS; kind++) {
+        bool combine = kind == EXCHANGE_COMBINE || kind == EXCHANGE_POOL_COMBINE;
+        rows[kind] = NONE;
+        if (kind >= EXCHANGE_POOL_DISPATCH && !slots->max_rounds)
+            continue;
+        struct plan_exchange e = describe(l, p, kind, slots);
+        const char *stage = ir_text(l->module, lower_stage(l, combine ? p->combine : p->dispatch)->name);
+        const char *infix = kind >= EXCHANGE_POOL_DISPATCH ? ".pool" : "";
+        e.name = ir_str(l->plan, context_printf(l->context, "%s%s[%u]", stage, infix, part));
+        e.part = l->first_part + part;
+        e.base = bases[kind] == EXCHANGE_KINDS ? NONE : rows[bases[kind]];
+        rows[kind] = lower_add(l->context, l->plan, T_plan_exchange);
+        *ROW(l->plan, plan_exchange, rows[kind]) = e;
+    }
+}
+
+bool make_exchanges(struct lowering *l)
+{
+    size_t count = (size_t)l->path_count * l->layers * l->parts * EXCHANGE_KINDS;
+    uint32_t first = COUNT(l->plan, plan_exchange);
+    l->exchanges = context_alloc(l->context, (count + 1) * sizeof *l->exchanges);
+    for (uint32_t path = 0; path < l->path_count; path++) {
+        if (l->paths[path].dense)
+            continue;
+        struct slot_plan *slots = plan_slots(l, &l->paths[path]);
+        for (uint32_t layer = 0; layer < l->layers && !l->failed; layer++)
+            for (uint32_t part = 0; part < l->parts; part++)
+                add_exchanges(l, path, layer, part, &slots[part]);
+    }
+    ROW(l->plan, plan_variant, l->variant)->exchanges = (struct rows){first, COUNT(l->plan, plan_exchange) - first};
+    return !l->failed;
+}

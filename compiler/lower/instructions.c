@@ -1,0 +1,372 @@
+// Instances -> draft instructions over logical buffers, and what each instance touches. A kernel that works through a
+// control buffer touches what the buffer's writer was given, so those accesses are named here beside the arguments.
+// Messages are asynchronous: a send writes the peers' recv buffers, and its own send buffer stays in use until the
+// peers' recv; both are recorded as remote touches.
+#include <math.h>
+#include <string.h>
+
+#include "compiler/lower/lower.h"
+
+struct writer {
+    struct lowering *l;
+    uint32_t instance;          // of the schedule
+    const struct path *path;
+    uint32_t path_number, layer, part;
+    uint16_t step;              // position inside the instance
+    bool looping;               // inside overflow rounds: one step
+    struct draft *draft;
+};
+
+static double tokens(const struct writer *w)
+{
+    return (double)ROW(w->l->plan, plan_part, w->l->first_part + w->part)->bound;
+}
+
+static double work(const struct writer *w, double flops, double bytes)
+{
+    double compute = w->l->flops_per_s > 0 ? flops / w->l->flops_per_s : 0;
+    double memory = w->l->bytes_per_s > 0 ? bytes / w->l->bytes_per_s : 0;
+    return 1e9 * (compute > memory ? compute : memory);
+}
+
+static void touch(struct writer *w, uint32_t logical, bool remote)
+{
+    struct lowering *l = w->l;
+    if (logical >= l->arena_count || (remote && l->ranks == 1))
+        return;
+    for (uint32_t i = l->touch_count; i-- > 0 && l->touches[i].instance == w->instance;)
+        if (l->touches[i].logical == logical && l->touches[i].remote == remote) {
+            l->touches[i].last_step = w->step;
+            return;
+        }
+    l->touches = context_grow(l->context, l->touches, &l->touch_capacity, l->touch_count + 1, sizeof *l->touches);
+    l->touches[l->touch_count++] = (struct touch){logical, w->instance, w->step, w->step, remote};
+}
+
+static uint32_t family(const struct writer *w, enum path_family kind)
+{
+    return logical_of(w->l, w->path->first_family + kind, w->layer, w->part);
+}
+
+static void begin(struct writer *w, enum opcode op, double cost)
+{
+    struct lowering *l = w->l;
+    l->drafts = context_grow(l->context, l->drafts, &l->draft_capacity, l->draft_count + 1, sizeof *l->drafts);
+    w->draft = &l->drafts[l->draft_count++];
+    *w->draft = (struct draft){.op = op, .kernel = NONE, .exchange = NONE, .cost = cost};
+    l->of_instance[w->instance].count++;
+    if (!w->looping)
+        w->step++;
+}
+
+static void launch(struct writer *w, uint32_t kernel, double cost)
+{
+    begin(w, opcode_launch, cost);
+    w->draft->kernel = kernel;
+}
+
+static void argument(struct writer *w, uint32_t buffer, enum access access)
+{
+    struct draft *d = w->draft;
+    bool caller = buffer == w->l->arena_count || buffer == w->l->arena_count + 1;
+    d->operands[d->operand_count++] = (struct operand){buffer, access, caller ? w->part : NONE, false};
+    touch(w, buffer, false);
+}
+
+static void own(struct writer *w, enum path_family kind, enum access access)
+{
+    argument(w, family(w, kind), access);
+}
+
+/// The write with which a buffer's contents begin.
+static void fresh(struct writer *w, enum path_family kind)
+{
+    own(w, kind, access_write);
+    w->draft->operands[w->draft->operand_count - 1].first = true;
+}
+
+static void param(struct writer *w, uint32_t param)
+{
+    argument(w, w->l->arena_count + 2 + param * w->l->layers + w->layer, access_read);
+}
+
+/// The logical number of a plain value in a layer: the caller's buffers at both ends, the layer before's result as input.
+static uint32_t value_buffer(const struct lowering *l, uint32_t value, uint32_t layer, uint32_t part)
+{
+    if (value == l->layer->input) {
+        if (layer == 0)
+            return l->arena_count;
+        return value_buffer(l, l->layer->output, layer - 1, part);
+    }
+    if (value == l->layer->output && layer + 1 == l->layers)
+        return l->arena_count + 1;
+    return logical_of(l, l->value_family[value], layer, part);
+}
+
+static uint32_t input_value(const struct writer *w, uint32_t stage, const char *name)
+{
+    const struct mod_arg *arg = stage_arg(w->l->module, lower_stage(w->l, stage), name);
+    return value_buffer(w->l, arg->value, w->layer, w->part);
+}
+
+static uint32_t result_value(const struct writer *w, uint32_t stage)
+{
+    return value_buffer(w->l, lower_stage(w->l, stage)->result, w->layer, w->part);
+}
+
+static uint32_t path_x(const struct writer *w)
+{
+    return w->path->dense ? input_value(w, w->path->expert, "x") : input_value(w, w->path->dispatch, "x");
+}
+
+// What an exchange moves, per rank, in expectation.
+
+static double hit_rows(const struct writer *w)
+{
+    const struct lowering *l = w->l;
+    double rows = 0;
+    for (uint32_t d = 0; d < l->ranks; d++) {
+        double hit = slot_hit_share(w->path->experts, ROW(l->plan, plan_rank, d)->owned.count, w->path->choices);
+        rows += hit * tokens(w) * (l->ranks - 1) / l->ranks;
+    }
+    return rows;
+}
+
+static double wire_time(const struct writer *w, const struct plan_exchange *e)
+{
+    const struct plan_info *info = ROW(w->l->plan, plan_info, 0);
+    if (w->l->ranks == 1)
+        return 0;
+    double bytes = hit_rows(w) * (double)e->row_bytes + (double)(w->l->ranks - 1) * (double)e->header_bytes;
+    return info->link_bandwidth > 0 ? 1e9 * bytes / info->link_bandwidth : 0;
+}
+
+static void message(struct writer *w, enum opcode op, uint32_t kind, enum path_family send, enum path_family recv)
+{
+    uint32_t row = exchange_of(w->l, w->path_number, w->layer, w->part, kind);
+    const struct plan_exchange *e = ROW(w->l->plan, plan_exchange, row);
+    double latency = w->l->ranks == 1 ? 0 : ROW(w->l->plan, plan_info, 0)->link_latency;
+    double cost = w->looping ? 0 : op == opcode_send ? wire_time(w, e) : latency;
+    begin(w, op, cost);
+    w->draft->exchange = row;
+    if (op == opcode_send) {
+        touch(w, family(w, send), false);
+        touch(w, family(w, recv), true);
+    } else {
+        touch(w, family(w, recv), false);
+        touch(w, family(w, send), true);
+    }
+}
+
+static void draft_route(struct writer *w)
+{
+    const struct path *p = w->path;
+    double n = tokens(w), elements = (double)p->experts * (double)p->width;
+    launch(w, p->route_kernel,
+           work(w, 2 * n * elements, 4 * elements + n * (double)(p->width * dtype_size(p->x_dtype))));
+    argument(w, path_x(w), access_read);
+    param(w, p->w_router);
+    fresh(w, F_IDS);
+    fresh(w, F_WEIGHTS);
+}
+
+static bool has_pool(const struct writer *w)
+{
+    return exchange_of(w->l, w->path_number, w->layer, w->part, EXCHANGE_POOL_DISPATCH) != NONE;
+}
+
+static void draft_pack(struct writer *w)
+{
+    const struct path *p = w->path;
+    uint32_t x = path_x(w);
+    launch(w, p->bin_kernel, work(w, 0, tokens(w) * (double)p->choices * 32));
+    w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, w->part, EXCHANGE_DISPATCH);
+    own(w, F_IDS, access_read);
+    own(w, F_WEIGHTS, access_read);
+    argument(w, x, access_read);
+    own(w, F_BINS, access_write);
+    fresh(w, F_SEND);
+    fresh(w, F_REPLY_RECV);
+    fresh(w, F_OWN);
+    if (has_pool(w))
+        fresh(w, F_SPILL);
+    launch(w, p->pack_kernel, work(w, 0, hit_rows(w) * (double)(2 * p->width * dtype_size(p->x_dtype))));
+    own(w, F_BINS, access_read);
+    touch(w, x, false);
+    touch(w, family(w, F_SEND), false);
+}
+
+/// Rows into A, the two grouped matrix products, sums to where the rows' replies go. `pool`: of an overflow round.
+static void draft_mlp(struct writer *w, bool pool)
+{
+    const struct path *p = w->path;
+    double pairs = pool ? 0 : tokens(w) * (double)(p->dense ? 1 : p->choices);
+    double flops = pairs * (double)p->width * (double)p->ffn, size = (double)dtype_size(p->a_dtype);
+    double owned = p->dense ? 1 : (double)p->experts / w->l->ranks;
+    double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * size;
+    enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
+                     hidden = pool ? F_POOL_HIDDEN : F_HIDDEN, acc = pool ? F_POOL_ACC : F_ACC;
+    launch(w, p->unpack_kernel, work(w, 0, pairs * (double)p->width * 2 * size));
+    own(w, control, access_read);
+    if (!p->dense)
+        touch(w, family(w, pool ? F_POOL_RECV : F_RECV), false);
+    touch(w, path_x(w), false);
+    touch(w, family(w, a), false);
+    if (!p->dense && !pool && p->own_kernel != NONE) {
+        launch(w, p->own_kernel, work(w, 0, pairs * (double)p->width * size));
+        own(w, F_OWN_TABLE, access_read);
+        touch(w, path_x(w), false);
+        touch(w, family(w, a), false);
+    }
+    launch(w, p->up_kernel, work(w, 4 * flops, 2 * weights));
+    own(w, control, access_read);
+    own(w, a, access_read);
+    param(w, p->w_up);
+    fresh(w, hidden);
+    launch(w, p->down_kernel, work(w, 2 * flops, weights));
+    own(w, control, access_read);
+    own(w, hidden, access_read);
+    param(w, p->w_down);
+    fresh(w, acc);
+}
+
+static void draft_fan_out(struct writer *w, bool pool)
+{
+    const struct path *p = w->path;
+    launch(w, p->fan_kernel, pool ? 0 : work(w, 0, tokens(w) * (double)p->choices * 32));
+    w->draft->exchange =
+        exchange_of(w->l, w->path_number, w->layer, w->part, pool ? EXCHANGE_POOL_DISPATCH : EXCHANGE_DISPATCH);
+    own(w, F_BINS, access_read);
+    own(w, pool ? F_POOL_RECV : F_RECV, access_read);
+    own(w, pool ? F_POOL_PAIRS : F_PAIRS, access_write);
+    fresh(w, pool ? F_POOL_A : F_A);
+    fresh(w, pool ? F_POOL_REPLY : F_REPLY_SEND);
+    own(w, F_OWN, pool ? access_read : access_write);
+    argument(w, path_x(w), access_read);
+    if (!pool && p->own_kernel != NONE)
+        own(w, F_OWN_TABLE, access_write);
+}
+
+/// Overflow rounds read the headers of the base dispatch up to their end.
+static void touch_base(struct writer *w)
+{
+    touch(w, family(w, F_SEND), false);
+    touch(w, family(w, F_RECV), false);
+}
+
+static void draft_rounds(struct writer *w)
+{
+    const struct path *p = w->path;
+    uint32_t pool = exchange_of(w->l, w->path_number, w->layer, w->part, EXCHANGE_POOL_DISPATCH);
+    begin(w, opcode_rounds, 0);
+    w->draft->exchange = pool;
+    w->looping = true;
+    touch_base(w);
+    launch(w, p->round_kernel, 0);
+    w->draft->exchange = pool;
+    own(w, F_IDS, access_read);
+    own(w, F_WEIGHTS, access_read);
+    argument(w, path_x(w), access_read);
+    own(w, F_BINS, access_read);
+    fresh(w, F_POOL_SEND);
+    own(w, F_ROUND, access_write);
+    launch(w, p->pack_kernel, 0);
+    own(w, F_ROUND, access_read);
+    message(w, opcode_send, EXCHANGE_POOL_DISPATCH, F_POOL_SEND, F_POOL_RECV);
+    message(w, opcode_recv, EXCHANGE_POOL_DISPATCH, F_POOL_SEND, F_POOL_RECV);
+    draft_fan_out(w, true);
+    draft_mlp(w, true);
+    message(w, opcode_send, EXCHANGE_POOL_COMBINE, F_POOL_REPLY, F_SPILL);
+    message(w, opcode_recv, EXCHANGE_POOL_COMBINE, F_POOL_REPLY, F_SPILL);
+    begin(w, opcode_end, 0);
+    w->draft->exchange = pool;
+    touch_base(w);
+    w->looping = false;
+}
+
+static void draft_expert(struct writer *w)
+{
+    const struct path *p = w->path;
+    if (p->dense) {
+        launch(w, p->dense_kernel, work(w, 0, tokens(w) * 32));
+        own(w, F_PAIRS, access_write);
+        fresh(w, F_A);
+        argument(w, path_x(w), access_read);
+        argument(w, result_value(w, p->expert), access_write);
+        draft_mlp(w, false);
+        touch(w, result_value(w, p->expert), false);
+        return;
+    }
+    draft_fan_out(w, false);
+    draft_mlp(w, false);
+    touch(w, family(w, F_REPLY_SEND), false);
+    touch(w, family(w, F_OWN), false);
+    if (has_pool(w))
+        draft_rounds(w);
+}
+
+static void draft_merge(struct writer *w)
+{
+    const struct path *p = w->path;
+    launch(w, p->merge_kernel, work(w, 0, (hit_rows(w) + tokens(w)) * (double)p->width * 2 * 4));
+    own(w, F_BINS, access_read);
+    argument(w, result_value(w, p->combine), access_write);
+    touch(w, family(w, F_REPLY_RECV), false);
+    touch(w, family(w, F_OWN), false);
+    if (has_pool(w))
+        touch(w, family(w, F_SPILL), false);
+}
+
+static void draft_add(struct writer *w, uint32_t stage)
+{
+    const struct mod_value *value = ROW(w->l->module, mod_value, lower_stage(w->l, stage)->result);
+    double bytes = (double)(value->width * dtype_size(value->dtype));
+    launch(w, add_kernel(w->l, value->width, value->dtype), work(w, 0, 3 * tokens(w) * bytes));
+    argument(w, input_value(w, stage, "a"), access_read);
+    argument(w, input_value(w, stage, "b"), access_read);
+    argument(w, result_value(w, stage), access_write);
+}
+
+static void draft_task(struct writer *w, uint32_t stage, uint32_t phase)
+{
+    const char *kernel = lower_kernel_name(w->l, stage);
+    bool dispatch = !strcmp(kernel, "dispatch"), combine = !strcmp(kernel, "combine");
+    if (!strcmp(kernel, "add"))
+        draft_add(w, stage);
+    else if (!w->path)
+        lower_refuse(w->l, E0901, stage, NULL, "this operator is not built yet");
+    else if (!strcmp(kernel, "route"))
+        draft_route(w);
+    else if (!strcmp(kernel, "grouped_mlp"))
+        draft_expert(w);
+    else if (dispatch && phase == phase_pack)
+        draft_pack(w);
+    else if (dispatch && (phase == phase_send || phase == phase_recv))
+        message(w, phase == phase_send ? opcode_send : opcode_recv, EXCHANGE_DISPATCH, F_SEND, F_RECV);
+    else if (combine && (phase == phase_send || phase == phase_recv))
+        message(w, phase == phase_send ? opcode_send : opcode_recv, EXCHANGE_COMBINE, F_REPLY_SEND, F_REPLY_RECV);
+    else if (combine && phase == phase_merge)
+        draft_merge(w);
+    else
+        lower_refuse(w->l, E0901, stage, NULL, "this phase is not built yet");
+}
+
+void draft_instances(struct lowering *l)
+{
+    uint32_t count = COUNT(l->schedule, sched_instance);
+    l->of_instance = context_alloc(l->context, (count + 1) * sizeof *l->of_instance);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct sched_instance *instance = ROW(l->schedule, sched_instance, i);
+        const struct graph_task *task = ROW(l->graph, graph_task, instance->task);
+        uint32_t stage = ROW(l->graph, mod_stage_number, task->module_stage)->row;
+        struct path *path = path_of_stage(l, stage);
+        struct writer w = {.l = l,
+                           .instance = i,
+                           .path = path,
+                           .path_number = path ? (uint32_t)(path - l->paths) : NONE,
+                           .layer = instance->layer,
+                           .part = instance->part};
+        l->of_instance[i].first = l->draft_count;
+        draft_task(&w, stage, task->phase);
+    }
+}

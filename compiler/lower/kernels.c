@@ -1,0 +1,132 @@
+// Rows of plan_kernel: which kernels a path needs, with the constants that kernels.h lists. Equal kernels are one row in
+// the whole plan. Code, units and grain of generated kernels are filled in by code generation.
+#include <string.h>
+
+#include "compiler/lower/lower.h"
+
+static bool same_kernel(const struct plan_kernel *a, const struct plan_kernel *b)
+{
+    return a->role == b->role && !memcmp(a->n, b->n, sizeof a->n) && a->scale == b->scale && a->alpha == b->alpha &&
+           a->limit == b->limit && a->unit_count == b->unit_count;
+}
+
+static bool is_builtin(uint32_t role)
+{
+    return role == kernel_role_bin || role == kernel_role_bin_round || role == kernel_role_fan_out ||
+           role == kernel_role_dense;
+}
+
+static uint32_t unit_of(uint32_t role)
+{
+    static const uint32_t units[kernel_role_words_count] = {
+        [kernel_role_route] = unit_tokens,   [kernel_role_copy_rows] = unit_rows, [kernel_role_mlp_up] = unit_fixed,
+        [kernel_role_mlp_down] = unit_fixed, [kernel_role_merge] = unit_tokens,   [kernel_role_add] = unit_tokens};
+    return is_builtin(role) ? unit_one : units[role];
+}
+
+static uint32_t kernel_row(struct lowering *l, struct plan_kernel kernel)
+{
+    kernel.builtin = is_builtin(kernel.role);
+    kernel.unit = unit_of(kernel.role);
+    kernel.grain = 1;
+    for (uint32_t i = 0; i < COUNT(l->plan, plan_kernel); i++)
+        if (same_kernel(ROW(l->plan, plan_kernel, i), &kernel))
+            return i;
+    uint32_t row = lower_add(l->context, l->plan, T_plan_kernel);
+    const char *name = context_printf(l->context, "%s_%u", kernel_role_words[kernel.role], row);
+    kernel.name = ir_str(l->plan, name);
+    *ROW(l->plan, plan_kernel, row) = kernel;
+    return row;
+}
+
+static uint32_t copy_kernel(struct lowering *l, const struct path *p, enum dtype from, enum dtype to, bool blocks)
+{
+    struct plan_kernel kernel = {.role = kernel_role_copy_rows, .n = {p->width, from, to}};
+    if (blocks) {
+        kernel.n[3] = p->block;
+        kernel.n[4] = p->scale;
+    }
+    return kernel_row(l, kernel);
+}
+
+static double option_number(const struct lowering *l, uint32_t stage, const char *name, double otherwise)
+{
+    const struct mod_arg *arg = stage_arg(l->module, lower_stage(l, stage), name);
+    return arg ? arg->number : otherwise;
+}
+
+static uint32_t option_choice(const struct lowering *l, uint32_t stage, const char *name, const char *const *words,
+                              uint32_t count)
+{
+    const struct mod_arg *arg = stage_arg(l->module, lower_stage(l, stage), name);
+    for (uint32_t i = 0; arg && i < count; i++)
+        if (!strcmp(words[i], ir_text(l->module, arg->choice)))
+            return i;
+    return 0;
+}
+
+static int64_t panels(const struct plan_param *param)
+{
+    int64_t panel = param->layout == layout_panels && param->panel > 0 ? param->panel : 1;
+    return (param->rows + panel - 1) / panel;
+}
+
+static void make_mlp(struct lowering *l, struct path *p)
+{
+    const struct plan_param *up = ROW(l->plan, plan_param, p->w_up), *down = ROW(l->plan, plan_param, p->w_down);
+    struct plan_kernel kernel = {
+        .role = kernel_role_mlp_up,
+        .unit_count = panels(up),
+        .n = {p->width, p->ffn, option_choice(l, p->expert, "activation", activation_words, activation_words_count),
+              p->a_dtype, p->a_stride, p->hidden_stride},
+        .alpha = option_number(l, p->expert, "alpha", 1),
+        .limit = option_number(l, p->expert, "limit", 0)};
+    p->up_kernel = kernel_row(l, kernel);
+    kernel = (struct plan_kernel){
+        .role = kernel_role_mlp_down,
+        .unit_count = panels(down),
+        .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride}};
+    p->down_kernel = kernel_row(l, kernel);
+}
+
+static void make_routing(struct lowering *l, struct path *p)
+{
+    int64_t x_bytes = dtype_size(p->x_dtype), y_bytes = dtype_size(p->y_dtype);
+    struct plan_kernel kernel = {
+        .role = kernel_role_route,
+        .n = {p->width, p->experts, p->choices, option_choice(l, p->route, "score", score_words, score_words_count),
+              option_number(l, p->route, "normalize", 1) != 0, p->x_dtype},
+        .scale = option_number(l, p->route, "scale", 1)};
+    p->route_kernel = kernel_row(l, kernel);
+    kernel = (struct plan_kernel){.role = kernel_role_bin, .n = {p->width, p->choices, y_bytes, x_bytes}};
+    p->bin_kernel = kernel_row(l, kernel);
+    kernel.role = kernel_role_bin_round;
+    if (p->overflow == overflow_pool)
+        p->round_kernel = kernel_row(l, kernel);
+    kernel = (struct plan_kernel){.role = kernel_role_fan_out, .n = {p->a_stride, p->choices}};
+    p->fan_kernel = kernel_row(l, kernel);
+    p->pack_kernel = copy_kernel(l, p, p->x_dtype, p->wire, true);
+    p->unpack_kernel = copy_kernel(l, p, p->wire, p->a_dtype, true);
+    p->own_kernel = p->x_dtype == p->wire ? NONE : copy_kernel(l, p, p->x_dtype, p->a_dtype, false);
+    const struct mod_value *y = ROW(l->module, mod_value, lower_stage(l, p->combine)->result);
+    kernel = (struct plan_kernel){.role = kernel_role_merge, .n = {p->width, p->y_dtype, y->dtype}};
+    p->merge_kernel = kernel_row(l, kernel);
+}
+
+void make_kernels(struct lowering *l, struct path *p)
+{
+    make_mlp(l, p);
+    if (!p->dense) {
+        make_routing(l, p);
+        return;
+    }
+    int64_t x_bytes = p->width * dtype_size(p->x_dtype), y_bytes = p->width * dtype_size(p->y_dtype);
+    struct plan_kernel kernel = {.role = kernel_role_dense, .n = {p->a_stride, x_bytes, y_bytes}};
+    p->dense_kernel = kernel_row(l, kernel);
+    p->unpack_kernel = copy_kernel(l, p, p->x_dtype, p->a_dtype, false);
+}
+
+uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype)
+{
+    return kernel_row(l, (struct plan_kernel){.role = kernel_role_add, .n = {width, dtype}});
+}

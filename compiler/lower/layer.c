@@ -1,0 +1,279 @@
+// Reads the layer: which stages belong to one routed computation, with what constants, and which buffers it needs. What
+// the CPU backend has no kernels for is refused here, at the stage or option that asks for it.
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "compiler/lower/lower.h"
+
+struct diag *lower_refuse(struct lowering *l, enum diag_code code, uint32_t stage, const char *option,
+                          const char *format, ...)
+{
+    va_list list;
+    char message[512];
+    va_start(list, format);
+    vsnprintf(message, sizeof message, format, list);
+    va_end(list);
+    l->failed = true;
+    return diag_error(l->context, code, lower_place(l->context, l->program, lower_stage(l, stage), option), "%s",
+                      message);
+}
+
+const struct mod_stage *lower_stage(const struct lowering *l, uint32_t stage)
+{
+    return ROW(l->module, mod_stage, stage);
+}
+
+const char *lower_kernel_name(const struct lowering *l, uint32_t stage)
+{
+    uint32_t op = lower_stage(l, stage)->op;
+    return op == NONE ? "" : ir_text(l->module, ROW(l->module, mod_op, op)->kernel);
+}
+
+struct path *path_of_stage(const struct lowering *l, uint32_t stage)
+{
+    for (uint32_t i = 0; i < l->path_count; i++) {
+        struct path *p = &l->paths[i];
+        if (p->route == stage || p->dispatch == stage || p->expert == stage || p->combine == stage)
+            return p;
+    }
+    return NULL;
+}
+
+static uint32_t value_arg(const struct lowering *l, uint32_t stage, const char *name)
+{
+    const struct mod_arg *arg = stage_arg(l->module, lower_stage(l, stage), name);
+    return arg ? arg->value : NONE;
+}
+
+/// The one stage of that kernel whose argument `name` is `value`; NONE: none or several.
+static uint32_t reader_of(const struct lowering *l, const char *kernel, const char *name, uint32_t value)
+{
+    uint32_t found = NONE;
+    for (uint32_t i = 0; i < l->layer->stages.count; i++) {
+        uint32_t stage = l->layer->stages.first + i;
+        if (strcmp(lower_kernel_name(l, stage), kernel) || value_arg(l, stage, name) != value)
+            continue;
+        if (found != NONE)
+            return NONE;
+        found = stage;
+    }
+    return found;
+}
+
+/// An option whose value the backend does not implement.
+static void refuse_option(struct lowering *l, uint32_t stage, const char *option, bool unsupported)
+{
+    if (unsupported)
+        lower_refuse(l, E0901, stage, option, "this `%s` of `%s` is not built yet", option,
+                     ir_text(l->module, lower_stage(l, stage)->name));
+}
+
+static void check_route_options(struct lowering *l, const struct path *p)
+{
+    const struct mod_stage *route = lower_stage(l, p->route);
+    static const struct {
+        const char *name;
+        double built;
+    } numbers[] = {{"noise", 0}, {"groups", 1}, {"bias", 0}, {"logit_bias", 0}, {"expert_capacity", INFINITY}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const struct mod_arg *arg = stage_arg(l->module, route, numbers[i].name);
+        refuse_option(l, p->route, numbers[i].name, arg && arg->param == NONE && arg->number != numbers[i].built);
+    }
+    const struct mod_arg *score = stage_arg(l->module, route, "score"), *on = stage_arg(l->module, route, "weight_on");
+    const char *choice = score ? ir_text(l->module, score->choice) : "softmax";
+    refuse_option(l, p->route, "score", strcmp(choice, "softmax") && strcmp(choice, "softmax_after"));
+    refuse_option(l, p->route, "weight_on", on && strcmp(ir_text(l->module, on->choice), "output"));
+}
+
+static void read_wire(struct lowering *l, struct path *p)
+{
+    const struct mod_arg *wire = stage_arg(l->module, lower_stage(l, p->dispatch), "wire");
+    p->wire = p->x_dtype;
+    if (!wire || wire->format == NONE)
+        return;
+    const struct mod_format *format = ROW(l->module, mod_format, wire->format);
+    p->wire = format->base;
+    p->block = (uint32_t)format->block_cols;
+    p->scale = format->block_cols ? format->scale : scale_type_none;
+    refuse_option(l, p->dispatch, "wire",
+                  p->block || (p->wire != dtype_f32 && p->wire != dtype_f16 && p->wire != dtype_bf16));
+}
+
+/// The rank's own rows never take the wire, so the formats before and after it must agree for now.
+static void check_combine_wire(struct lowering *l, const struct path *p)
+{
+    const struct mod_arg *wire = stage_arg(l->module, lower_stage(l, p->combine), "wire");
+    if (wire && wire->format != NONE) {
+        const struct mod_format *format = ROW(l->module, mod_format, wire->format);
+        refuse_option(l, p->combine, "wire", format->base != p->y_dtype || format->block_cols);
+    }
+}
+
+static void read_dispatch(struct lowering *l, struct path *p)
+{
+    const struct mod_stage *dispatch = lower_stage(l, p->dispatch);
+    const struct mod_arg *capacity = stage_arg(l->module, dispatch, "capacity"),
+                         *pool = stage_arg(l->module, dispatch, "pool"),
+                         *overflow = stage_arg(l->module, dispatch, "overflow"),
+                         *via = stage_arg(l->module, dispatch, "via");
+    p->capacity = capacity ? capacity->number : 1.25;
+    p->pool = pool ? pool->number : 0.25;
+    p->overflow = overflow && !strcmp(ir_text(l->module, overflow->choice), "error") ? overflow_error : overflow_pool;
+    refuse_option(l, p->dispatch, "via", via && strcmp(ir_text(l->module, via->choice), "direct"));
+    read_wire(l, p);
+}
+
+static bool read_routing(struct lowering *l, struct path *p, uint32_t rows)
+{
+    p->dispatch = ROW(l->module, mod_value, rows)->stage;
+    p->combine = reader_of(l, "combine", "y", lower_stage(l, p->expert)->result);
+    if (strcmp(lower_kernel_name(l, p->dispatch), "dispatch") || reader_of(l, "grouped_mlp", "x", rows) == NONE) {
+        lower_refuse(l, E0901, p->expert, NULL, "several experts on the rows of one dispatch are not built yet");
+        return false;
+    }
+    if (p->combine == NONE) {
+        lower_refuse(l, E0901, p->expert, NULL, "rows that not exactly one `combine` brings home are not built yet");
+        return false;
+    }
+    uint32_t routes = value_arg(l, p->dispatch, "r");
+    p->route = ROW(l->module, mod_value, routes)->stage;
+    if (value_arg(l, p->combine, "r") != routes || value_arg(l, p->dispatch, "x") != value_arg(l, p->route, "x"))
+        lower_refuse(l, E0901, p->combine, NULL, "rows routed by another stage's result are not built yet");
+    const struct mod_arg *k = stage_arg(l->module, lower_stage(l, p->route), "k");
+    p->experts = ROW(l->module, mod_value, routes)->width;
+    p->choices = k ? (int64_t)k->number : 1;
+    p->w_router = plan_param_of(l->plan, l->module, stage_arg(l->module, lower_stage(l, p->route), "w")->param);
+    const struct plan_info *info = ROW(l->plan, plan_info, 0);
+    if (p->experts != info->experts || p->choices != info->choices)
+        lower_refuse(l, E0901, p->route, NULL, "routers of different sizes in one layer are not built yet");
+    return true;
+}
+
+static int64_t round_up(int64_t value, int64_t to)
+{
+    return to > 0 ? (value + to - 1) / to * to : value;
+}
+
+static void read_mlp(struct lowering *l, struct path *p)
+{
+    const struct mod_stage *expert = lower_stage(l, p->expert);
+    p->w_up = plan_param_of(l->plan, l->module, stage_arg(l->module, expert, "w_gate_up")->param);
+    p->w_down = plan_param_of(l->plan, l->module, stage_arg(l->module, expert, "w_down")->param);
+    const struct plan_param *up = ROW(l->plan, plan_param, p->w_up), *down = ROW(l->plan, plan_param, p->w_down);
+    p->width = up->cols;
+    p->ffn = down->cols;
+    p->a_dtype = up->dtype;
+    p->y_dtype = ROW(l->module, mod_value, expert->result)->dtype;
+    p->a_stride = moe_row_stride(p->width, dtype_size(up->dtype));
+    p->hidden_stride = moe_row_stride(p->ffn, dtype_size(down->dtype));
+    p->acc_stride = round_up(p->width, down->layout == layout_panels ? down->panel : 1) * 4;
+    if (up->dtype != down->dtype)
+        lower_refuse(l, E0901, p->expert, NULL, "experts whose weights have two element types are not built yet");
+    const struct mod_param *first =
+        ROW(l->module, mod_param, stage_arg(l->module, expert, "w_gate_up")->param);
+    if (p->dense && first->ndims == 3 && first->dims[0] != 1)
+        lower_refuse(l, E0901, p->expert, NULL, "several experts that every token takes are not built yet");
+    if (p->width % 8 || p->ffn % 8)
+        lower_refuse(l, E0901, p->expert, NULL, "sizes that are no multiple of 8 (%lld x %lld) are not built yet",
+                     (long long)p->width, (long long)p->ffn);
+}
+
+static void add_path(struct lowering *l, uint32_t expert)
+{
+    struct path p = {.route = NONE, .dispatch = NONE, .expert = expert, .combine = NONE};
+    uint32_t rows = value_arg(l, expert, "x");
+    p.dense = ROW(l->module, mod_value, rows)->kind != value_kind_routed;
+    if (!p.dense && !read_routing(l, &p, rows))
+        return;
+    p.x_dtype = ROW(l->module, mod_value, p.dense ? rows : value_arg(l, p.dispatch, "x"))->dtype;
+    read_mlp(l, &p);
+    if (!p.dense) {
+        read_dispatch(l, &p);
+        check_route_options(l, &p);
+        check_combine_wire(l, &p);
+    }
+    if (l->failed)
+        return;
+    make_kernels(l, &p);
+    l->paths = context_grow(l->context, l->paths, &l->path_capacity, l->path_count + 1, sizeof p);
+    l->paths[l->path_count++] = p;
+}
+
+static uint32_t add_family(struct lowering *l, struct family family, const char *name)
+{
+    family.name = ir_str(l->plan, name);
+    l->families = context_grow(l->context, l->families, &l->family_capacity, l->family_count + 1, sizeof family);
+    l->families[l->family_count] = family;
+    return l->family_count++;
+}
+
+static void add_path_families(struct lowering *l, uint32_t number)
+{
+    static const char *const suffixes[F_COUNT] = {
+        "pairs", "a", "hidden", "acc", "ids", "weights", "bins", "send", "recv", "own_table", "own", "send", "recv",
+        "pool.send", "pool.recv", "pool.round", "pool.pairs", "pool.a", "pool.hidden", "pool.acc", "pool.send",
+        "pool.spill"};
+    struct path *p = &l->paths[number];
+    p->first_family = l->family_count;
+    for (uint32_t i = 0; i < (p->dense ? F_DENSE_COUNT : F_COUNT); i++) {
+        uint32_t stage = i >= F_IDS && i <= F_WEIGHTS                                                ? p->route
+                         : (i >= F_BINS && i <= F_RECV) || (i >= F_POOL_SEND && i <= F_ROUND) ? p->dispatch
+                         : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i == F_SPILL ? p->combine
+                                                                                                       : p->expert;
+        struct family family = {.kind = (enum path_family)i, .path = number, .value = NONE, .dtype = dtype_none};
+        family.control = i == F_PAIRS || i == F_BINS || i == F_OWN_TABLE || i == F_ROUND || i == F_POOL_PAIRS;
+        const char *result = ir_text(l->module, lower_stage(l, stage)->name);
+        add_family(l, family, context_printf(l->context, "%s.%s", result, suffixes[i]));
+    }
+    struct family *f = l->families + p->first_family;
+    f[F_A].dtype = f[F_HIDDEN].dtype = p->a_dtype;
+    f[F_A].row_bytes = p->a_stride;
+    f[F_HIDDEN].row_bytes = p->hidden_stride;
+    f[F_ACC].dtype = dtype_f32;
+    f[F_ACC].row_bytes = p->acc_stride;
+    if (p->dense)
+        return;
+    f[F_POOL_A] = (struct family){f[F_POOL_A].name, p->a_dtype, p->a_stride, false, number, F_POOL_A, NONE};
+    f[F_POOL_HIDDEN].dtype = p->a_dtype;
+    f[F_POOL_HIDDEN].row_bytes = p->hidden_stride;
+    f[F_POOL_ACC].dtype = dtype_f32;
+    f[F_POOL_ACC].row_bytes = p->acc_stride;
+    f[F_IDS].dtype = dtype_i32;
+    f[F_WEIGHTS].dtype = dtype_f32;
+    f[F_IDS].row_bytes = f[F_WEIGHTS].row_bytes = p->choices * 4;
+    f[F_OWN].dtype = p->y_dtype;
+    f[F_OWN].row_bytes = moe_record_bytes(p->width * dtype_size(p->y_dtype), 0);
+}
+
+/// One family for every plain value that a stage makes.
+static void add_value_families(struct lowering *l)
+{
+    uint32_t count = COUNT(l->module, mod_value);
+    l->value_family = context_alloc(l->context, (count + 1) * sizeof *l->value_family);
+    for (uint32_t v = 0; v < count; v++) {
+        const struct mod_value *value = ROW(l->module, mod_value, v);
+        bool ours = value->stage != NONE && value->stage - l->layer->stages.first < l->layer->stages.count;
+        l->value_family[v] = NONE;
+        if (!ours || value->kind != value_kind_plain)
+            continue;
+        struct family family = {.dtype = value->dtype,
+                                .row_bytes = value->width * dtype_size(value->dtype),
+                                .path = NONE,
+                                .value = v};
+        l->value_family[v] = add_family(l, family, ir_text(l->module, value->name));
+    }
+}
+
+bool read_layer(struct lowering *l)
+{
+    for (uint32_t i = 0; i < l->layer->stages.count; i++)
+        if (!strcmp(lower_kernel_name(l, l->layer->stages.first + i), "grouped_mlp"))
+            add_path(l, l->layer->stages.first + i);
+    if (l->failed)
+        return false;
+    for (uint32_t i = 0; i < l->path_count; i++)
+        add_path_families(l, i);
+    add_value_families(l);
+    return true;
+}

@@ -1,0 +1,191 @@
+// What the files of lowering share. A schedule is lowered in four steps: the layer is read into paths (layer.c), every
+// instance becomes draft instructions over logical buffers (instructions.c), logical buffers are laid onto plan buffers
+// and the arena (buffers.c, arena.c), and the drafts are written as the plan's streams (program.c).
+//
+// A *family* is one role that a buffer plays (`xd.send`); a *logical buffer* is a family for one layer and part; several
+// logical buffers of a family and part share one plan_buffer where the order allows it, and plan_buffers share bytes.
+#ifndef MOECC_LOWER_H
+#define MOECC_LOWER_H
+
+#include "compiler/lower/program.h"
+#include "runtime/plan/limits.h"
+#include "runtime/plan/slots.h"
+
+// ------------------------------------------------------------------------------------------------- formulas (slots.c)
+
+/// p_d = 1 - C(E - owned, k) / C(E, k): the chance that a token has an expert among `owned` of `experts`.
+double slot_hit_share(int64_t experts, int64_t owned, int64_t choices);
+/// min(B, ceil(capacity * B * hit)); products within 1e-9 of an integer count as that integer.
+int64_t slot_base_rows(int64_t bound, double capacity, double hit);
+/// ceil(pool * ranks * base_rows): the elastic rows of one destination.
+int64_t slot_pool_rows(double pool, int64_t ranks, int64_t base_rows);
+/// Most overflow rounds at one destination: ceil((ranks - 1) * (B - base_rows) / pool_rows); -1: rows could be left over.
+int64_t slot_rounds(int64_t ranks, int64_t bound, int64_t base_rows, int64_t pool_rows);
+
+// --------------------------------------------------------------------------------------------------- the layer (layer.c)
+
+/// One routed computation, route -> dispatch -> expert -> combine, or (dense) an expert over plain rows. Stage numbers
+/// are rows of mod_stage, w_* rows of plan_param, kernels rows of plan_kernel.
+struct path {
+    bool dense;
+    uint32_t route, dispatch, expert, combine;
+    int64_t width, ffn, experts, choices;
+    enum dtype x_dtype, wire, a_dtype, y_dtype;
+    uint32_t block;
+    enum scale_type scale;
+    double capacity, pool;
+    enum overflow overflow;
+    uint32_t w_router, w_up, w_down;
+    int64_t a_stride, hidden_stride, acc_stride;
+    uint32_t route_kernel, bin_kernel, round_kernel, pack_kernel, fan_kernel, unpack_kernel, own_kernel, up_kernel,
+        down_kernel, merge_kernel, dense_kernel;
+    uint32_t first_family;
+};
+
+/// Families of a routed path, in order; a dense path uses pairs to acc.
+enum path_family {
+    F_PAIRS, F_A, F_HIDDEN, F_ACC,
+    F_IDS, F_WEIGHTS, F_BINS, F_SEND, F_RECV, F_OWN_TABLE, F_OWN, F_REPLY_SEND, F_REPLY_RECV,
+    F_POOL_SEND, F_POOL_RECV, F_ROUND, F_POOL_PAIRS, F_POOL_A, F_POOL_HIDDEN, F_POOL_ACC, F_POOL_REPLY, F_SPILL,
+    F_COUNT, F_DENSE_COUNT = F_ACC + 1
+};
+
+struct family {
+    str_id name;                // of the plan
+    enum dtype dtype;
+    int64_t row_bytes;
+    bool control;               // shares no byte with anything else
+    uint32_t path;              // NONE: a value between stages
+    enum path_family kind;
+    uint32_t value;             // mod_value row of such a value
+};
+
+// ------------------------------------------------------------------------------------------- drafts (instructions.c)
+
+/// An access of one logical buffer by one instance: on its own rank, or (remote) on every other rank.
+struct touch {
+    uint32_t logical, instance;
+    uint16_t first_step, last_step; // place inside the instance; an overflow loop is one step
+    bool remote;
+};
+
+struct operand {
+    uint32_t buffer;            // logical number; from arena_count on: input, output, parameters
+    enum access access;
+    uint32_t slice;             // part, or NONE
+    bool first;                 // begins the contents
+};
+
+struct draft {
+    enum opcode op;
+    uint32_t kernel, exchange;
+    uint32_t operand_count;
+    struct operand operands[MOE_MAX_ARGS];
+    double cost;
+};
+
+struct drafts {                 // of one instance
+    uint32_t first, count;
+};
+
+enum { EXCHANGE_DISPATCH, EXCHANGE_COMBINE, EXCHANGE_POOL_DISPATCH, EXCHANGE_POOL_COMBINE, EXCHANGE_KINDS };
+
+struct logical {
+    uint32_t first_touch, touch_count;  // after sort_touches
+    uint32_t buffer;                    // plan_buffer row; NONE: unused
+};
+
+struct lowering {
+    struct context *context;
+    const struct program_text *program; // NULL: no places
+    const struct ir *module, *graph, *schedule;
+    struct ir *plan;
+    const struct mod_pipeline *pipeline;
+    const struct mod_layer *layer;
+    uint32_t ranks, layers, parts;
+    uint32_t variant, first_part;       // plan rows
+    int64_t bound;
+    double flops_per_s, bytes_per_s;
+
+    struct path *paths;
+    uint32_t path_count, path_capacity;
+    struct family *families;
+    uint32_t family_count, family_capacity;
+    uint32_t *value_family;             // by mod_value row: family or NONE
+    uint32_t *exchanges;                // [path][layer][part][EXCHANGE_KINDS]: plan rows or NONE
+
+    uint32_t arena_count;               // logical buffers: family_count * layers * parts
+    struct logical *logicals;
+    uint32_t first_buffer;              // plan row of the variant's first buffer; then input, output, parameters, arena
+    struct touch *touches;
+    uint32_t touch_count, touch_capacity;
+    struct draft *drafts;
+    uint32_t draft_count, draft_capacity;
+    struct drafts *of_instance;
+
+    struct order_closure *order;
+    uint32_t *class_of_rank;            // ranks that own equally many experts have equal buffers
+    uint32_t *class_rank;               // a rank of each class
+    uint32_t class_count;
+    bool failed;
+};
+
+static inline struct rows lowering_parts(const struct lowering *l)
+{
+    return (struct rows){l->first_part, l->parts};
+}
+
+/// Queues an error at a stage of the module (at its option, where one is named) and marks the lowering failed. Returns
+/// the open record.
+struct diag *lower_refuse(struct lowering *l, enum diag_code code, uint32_t stage, const char *option,
+                          const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+const struct mod_stage *lower_stage(const struct lowering *l, uint32_t stage);
+/// The operator's kernel name for a stage: "route", "dispatch", "grouped_mlp", "combine", "add"; "" for extern stages.
+const char *lower_kernel_name(const struct lowering *l, uint32_t stage);
+
+bool read_layer(struct lowering *l);                    // paths, families, kernels
+struct path *path_of_stage(const struct lowering *l, uint32_t stage);
+
+// kernels.c: rows of plan_kernel, equal ones shared over the whole plan
+void make_kernels(struct lowering *l, struct path *path);
+uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype);
+
+// params.c
+/// The place of a stage, or of the option `name` in its call where the user wrote it.
+struct span lower_place(const struct context *context, const struct program_text *program,
+                        const struct mod_stage *stage, const char *option);
+/// ir_add that cannot fail.
+uint32_t lower_add(struct context *context, struct ir *plan, uint32_t table);
+/// The plan_param row of a parameter of the module, or NONE.
+uint32_t plan_param_of(const struct ir *plan, const struct ir *module, uint32_t param);
+int64_t dtype_size(enum dtype dtype);
+
+// exchanges.c
+bool make_exchanges(struct lowering *l);
+static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t part, uint32_t kind)
+{
+    return l->exchanges[((path * l->layers + layer) * l->parts + part) * EXCHANGE_KINDS + kind];
+}
+
+// instructions.c
+static inline uint32_t logical_of(const struct lowering *l, uint32_t family, uint32_t layer, uint32_t part)
+{
+    return (family * l->layers + layer) * l->parts + part;
+}
+void draft_instances(struct lowering *l);
+
+// buffers.c
+bool make_buffers(struct lowering *l);                  // plan_buffer rows, exchanges' buffers
+int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank);
+uint32_t buffer_of_operand(const struct lowering *l, const struct operand *operand);
+/// Are the last layer's routes in it, which the caller gets when the step has ended?
+bool outlives_step(const struct lowering *l, uint32_t logical);
+/// Does every access of the first logical buffer end before any of the second begins?
+bool logical_before(const struct lowering *l, uint32_t first, uint32_t second);
+
+// arena.c
+/// The extents of all buffers for each class of ranks, and the arena that they need.
+bool place_buffers(struct lowering *l, struct rows *extents, int64_t *arena_bytes);
+
+#endif

@@ -1,0 +1,280 @@
+// The plan's head: what the pipeline is, who owns which expert, and the parameters in the layout that the backend's
+// kernels want. Also which variant runs for which token count.
+#include <string.h>
+
+#include "compiler/codegen/cpu/cpu.h"
+#include "compiler/lower/lower.h"
+
+struct begin {
+    struct context *context;
+    const struct program_text *program;
+    const struct ir *module;
+    const struct mod_pipeline *pipeline;
+    const struct mod_layer *layer;
+    const char *cpu_level;
+    struct ir *plan;
+};
+
+int64_t dtype_size(enum dtype dtype)
+{
+    static const int64_t bytes[dtype_words_count] = {
+        [dtype_f32] = 4, [dtype_f16] = 2, [dtype_bf16] = 2, [dtype_fp8_e4m3] = 1, [dtype_i32] = 4};
+    return bytes[dtype];
+}
+
+uint32_t lower_add(struct context *context, struct ir *plan, uint32_t table)
+{
+    uint32_t row = ir_add(plan, table);
+    if (row == NONE)
+        fatal(context, EXIT_SYSTEM, "out of memory");
+    return row;
+}
+
+struct span lower_place(const struct context *context, const struct program_text *program,
+                        const struct mod_stage *stage, const char *option)
+{
+    if (!program || !stage->node)
+        return (struct span){.file = stage->file};
+    const struct ast_node *node = node_at(&program->ast, stage->node);
+    struct span place = node->span;
+    if (!option || node->kind != NODE_STAGE || !node->slot[1])
+        return place;
+    const struct ast_node *call = node_at(&program->ast, node->slot[1]);
+    EACH_NODE(&program->ast, id, call->slot[1])
+    {
+        const struct ast_node *arg = node_at(&program->ast, id);
+        if (arg->kind == NODE_ARG && !strcmp(text_of(context, arg->text), option))
+            place = arg->span;
+    }
+    return place;
+}
+
+static void copy_text(struct begin *b, str_id *to, str_id from)
+{
+    *to = ir_str(b->plan, ir_text(b->module, from));
+}
+
+static struct diag *refuse_stage(struct begin *b, enum diag_code code, const struct mod_stage *stage,
+                                 const char *message)
+{
+    return diag_error(b->context, code, lower_place(b->context, b->program, stage, NULL), "%s", message);
+}
+
+// The first route stage's k, and E from the routes it makes.
+static void read_routes(struct begin *b, struct plan_info *info)
+{
+    for (uint32_t i = 0; i < b->layer->stages.count; i++) {
+        const struct mod_stage *stage = ROW(b->module, mod_stage, b->layer->stages.first + i);
+        const struct mod_value *result = ROW(b->module, mod_value, stage->result);
+        const struct mod_arg *k = stage_arg(b->module, stage, "k");
+        if (result->kind != value_kind_routes || !k)
+            continue;
+        info->experts = (uint32_t)result->width;
+        info->choices = (uint32_t)k->number;
+        return;
+    }
+    info->experts = info->choices = 1; // nothing is routed
+}
+
+static bool fill_info(struct begin *b)
+{
+    const struct mod_value *x = ROW(b->module, mod_value, b->layer->input);
+    const struct mod_value *y = ROW(b->module, mod_value, b->layer->output);
+    const struct mod_cluster *cluster = ROW(b->module, mod_cluster, b->pipeline->cluster);
+    struct plan_info info = {.target = b->pipeline->target,
+                             .ranks = (uint32_t)cluster->ranks,
+                             .x_dtype = x->dtype,
+                             .y_dtype = y->dtype,
+                             .width = x->width,
+                             .tokens_bound = b->layer->tokens_bound,
+                             .layers = (uint32_t)b->pipeline->repeat,
+                             .first_layer = (uint32_t)b->pipeline->first_layer};
+    read_routes(b, &info);
+    copy_text(b, &info.name, b->pipeline->name);
+    copy_text(b, &info.layer, b->layer->name);
+    copy_text(b, &info.weights, b->pipeline->weights_path);
+    if (b->pipeline->file < b->context->file_count)
+        info.source = ir_str(b->plan, b->context->files[b->pipeline->file].path);
+    info.compiler = ir_str(b->plan, MOECC_VERSION);
+    info.cpu_level = ir_str(b->plan, b->cpu_level);
+    if (cluster->links.count) {
+        const struct mod_link *link = ROW(b->module, mod_link, cluster->links.first);
+        info.link_bandwidth = link->bandwidth;
+        info.link_latency = link->latency;
+    }
+    uint32_t row = lower_add(b->context, b->plan, T_plan_info);
+    *ROW(b->plan, plan_info, row) = info;
+    if (x->width == y->width)
+        return true;
+    const struct mod_stage *last = ROW(b->module, mod_stage, b->layer->stages.first + b->layer->stages.count - 1);
+    refuse_stage(b, E0901, last, "a layer whose output is not as wide as its input is not built yet");
+    return false;
+}
+
+static void fill_owners(struct begin *b)
+{
+    const struct mod_cluster *cluster = ROW(b->module, mod_cluster, b->pipeline->cluster);
+    struct rows owners = ROW(b->module, mod_placement, b->pipeline->placement)->owners;
+    uint32_t next = 0;
+    for (uint32_t rank = 0; rank < (uint32_t)cluster->ranks; rank++) {
+        uint32_t row = lower_add(b->context, b->plan, T_plan_rank), first = COUNT(b->plan, plan_owner), count = 0;
+        for (; next < owners.count; next++, count++) {
+            const struct mod_owner *owner = ROW(b->module, mod_owner, owners.first + next);
+            if (owner->rank != rank)
+                break;
+            uint32_t added = lower_add(b->context, b->plan, T_plan_owner);
+            *ROW(b->plan, plan_owner, added) = (struct plan_owner){owner->expert, rank, owner->local};
+        }
+        ROW(b->plan, plan_rank, row)->owned = (struct rows){first, count};
+    }
+}
+
+static const struct mod_weight *weight_of(const struct begin *b, uint32_t param)
+{
+    if (b->pipeline->weights == NONE)
+        return NULL;
+    struct rows entries = ROW(b->module, mod_weights, b->pipeline->weights)->entries;
+    for (uint32_t i = 0; i < entries.count; i++) {
+        const struct mod_weight *weight = ROW(b->module, mod_weight, entries.first + i);
+        if (weight->param == param)
+            return weight;
+    }
+    return NULL;
+}
+
+static void add_source_row(struct begin *b, const char *pattern, int64_t rows)
+{
+    uint32_t row = lower_add(b->context, b->plan, T_plan_source);
+    str_id text = ir_str(b->plan, pattern);
+    *ROW(b->plan, plan_source, row) = (struct plan_source){text, rows};
+}
+
+/// Where the parameter's rows lie in the checkpoint; concatenated patterns hold equally many.
+static bool add_sources(struct begin *b, const struct mod_stage *stage, uint32_t param, struct plan_param *to)
+{
+    const struct mod_weight *weight = weight_of(b, param);
+    uint32_t first = COUNT(b->plan, plan_source);
+    if (!weight || !weight->patterns.count) {
+        add_source_row(b, "", to->rows);
+    } else if (weight->interleaved || weight->transposed || weight->suffix) {
+        refuse_stage(b, E0901, stage, "interleaved, transposed and scaled weights are not built yet");
+        return false;
+    } else if (to->rows % weight->patterns.count) {
+        refuse_stage(b, E0601, stage, "concatenated weights do not divide its rows");
+        return false;
+    } else {
+        for (uint32_t i = 0; i < weight->patterns.count; i++) {
+            const struct mod_pattern *pattern = ROW(b->module, mod_pattern, weight->patterns.first + i);
+            add_source_row(b, ir_text(b->module, pattern->text), to->rows / weight->patterns.count);
+        }
+    }
+    to->sources = (struct rows){first, COUNT(b->plan, plan_source) - first};
+    return true;
+}
+
+/// `role`: the operator's name for the argument, which decides how its kernels read it.
+static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t param, const char *role, bool routed)
+{
+    if (plan_param_of(b->plan, b->module, param) != NONE)
+        return true;
+    const struct mod_param *from = ROW(b->module, mod_param, param);
+    const struct mod_format *format = ROW(b->module, mod_format, from->format);
+    struct plan_param row = {.per_expert = routed && from->ndims == 3,
+                             .declared = format->base,
+                             .dtype = !strcmp(role, "w") ? dtype_f32 : format->base, // routers compute in f32
+                             .rows = from->dims[from->ndims == 3 ? 1 : 0],
+                             .cols = from->dims[from->ndims == 3 ? 2 : 1],
+                             .halves = strcmp(role, "w_gate_up") == 0};
+    if (from->ndims < 2 || from->ndims > 3 || format->block_cols) {
+        refuse_stage(b, E0901, stage, "parameters that are no plain matrices are not built yet");
+        return false;
+    }
+    if (!cpu_choose_layout(b->cpu_level, &row)) {
+        diag_error(b->context, E0901, lower_place(b->context, b->program, stage, NULL), "`%s` weights of `%s` are not built yet",
+                   dtype_words[format->base], ir_text(b->module, from->name));
+        return false;
+    }
+    if (!add_sources(b, stage, param, &row))
+        return false;
+    copy_text(b, &row.name, from->name);
+    uint32_t number = lower_add(b->context, b->plan, T_plan_param);
+    *ROW(b->plan, plan_param, number) = row;
+    return true;
+}
+
+static bool add_params(struct begin *b, const struct mod_stage *stage)
+{
+    const struct mod_arg *input = stage_arg(b->module, stage, "x");
+    bool routed = input && input->value != NONE && ROW(b->module, mod_value, input->value)->kind == value_kind_routed;
+    for (uint32_t i = 0; i < stage->args.count; i++) {
+        const struct mod_arg *arg = ROW(b->module, mod_arg, stage->args.first + i);
+        const char *role = ir_text(b->module, arg->name);
+        bool known = !strcmp(role, "w") || !strcmp(role, "w_gate_up") || !strcmp(role, "w_down");
+        if (arg->param == NONE)
+            continue;
+        if (!known) {
+            diag_error(b->context, E0901, lower_place(b->context, b->program, stage, role), "`%s` is not built yet", role);
+            return false;
+        }
+        if (!add_param(b, stage, arg->param, role, routed))
+            return false;
+    }
+    return true;
+}
+
+uint32_t plan_param_of(const struct ir *plan, const struct ir *module, uint32_t param)
+{
+    const char *name = ir_text(module, ROW(module, mod_param, param)->name);
+    for (uint32_t i = 0; i < COUNT(plan, plan_param); i++)
+        if (!strcmp(ir_text(plan, ROW(plan, plan_param, i)->name), name))
+            return i;
+    return NONE;
+}
+
+static bool within_limits(struct begin *b)
+{
+    const struct plan_info *info = ROW(b->plan, plan_info, 0);
+    const char *what = info->ranks > MOE_MAX_RANKS || !info->ranks     ? "ranks"
+                       : info->experts > MOE_MAX_EXPERTS               ? "experts"
+                       : info->choices > MOE_MAX_CHOICES               ? "choices per token"
+                       : info->width > MOE_MAX_WIDTH                   ? "elements of a row"
+                       : info->tokens_bound > MOE_MAX_TOKENS           ? "tokens"
+                       : !info->layers || info->layers > MOE_MAX_LAYERS ? "layers"
+                                                                       : NULL;
+    if (!what)
+        return true;
+    const struct mod_stage *stage = ROW(b->module, mod_stage, b->layer->stages.first);
+    diag_error(b->context, E0206, lower_place(b->context, b->program, stage, NULL), "more %s than a plan can hold", what);
+    return false;
+}
+
+bool lower_begin(struct context *context, const struct program_text *program, const struct ir *module,
+                 uint32_t pipeline, const char *cpu_level, struct ir *plan)
+{
+    const char *level = cpu_level_name(cpu_level);
+    if (!level)
+        fatal(context, EXIT_USAGE, "there is no CPU level `%s`", cpu_level);
+    const struct mod_pipeline *from = ROW(module, mod_pipeline, pipeline);
+    struct begin b = {context, program, module, from, ROW(module, mod_layer, from->layer), level, plan};
+    if (!fill_info(&b) || !within_limits(&b))
+        return false;
+    fill_owners(&b);
+    for (uint32_t i = 0; i < b.layer->stages.count; i++)
+        if (!add_params(&b, ROW(module, mod_stage, b.layer->stages.first + i)))
+            return false;
+    return true;
+}
+
+bool lower_choices(struct context *context, const struct ir *module, uint32_t pipeline, const uint32_t *variant_of_use,
+                   struct ir *plan)
+{
+    const struct mod_pipeline *from = ROW(module, mod_pipeline, pipeline);
+    for (uint32_t i = 0; i < from->choices.count; i++) {
+        const struct mod_choice *choice = ROW(module, mod_choice, from->choices.first + i);
+        uint32_t variant = variant_of_use[choice->use - from->uses.first], row = lower_add(context, plan, T_plan_choice);
+        if (variant == NONE)
+            fatal(context, EXIT_BUG, "a schedule that runs was not lowered");
+        *ROW(plan, plan_choice, row) = (struct plan_choice){choice->first_tokens, choice->last_tokens, variant};
+    }
+    return true;
+}

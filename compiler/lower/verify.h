@@ -1,0 +1,58 @@
+// Between the files of the program verifier. It knows nothing of schedules and graphs: it reads the plan that will run.
+//
+// All ranks run one program, so the happens-before relation of all ranks is that of two ranks a != b: for every event,
+// how far each stream had come for certain on the event's own rank (`same`) and on any one other rank (`other`).
+// Overflow rounds run zero or more times, agreed by all ranks; they appear as two iterations whose messages order
+// events of the same rounds only, so that what is proven holds for any number of rounds of each exchange.
+#ifndef MOECC_VERIFY_H
+#define MOECC_VERIFY_H
+
+#include "compiler/lower/program.h"
+
+struct event {
+    uint32_t stream, position;  // event number = first event of the stream + position
+    uint32_t instr;             // plan row
+    uint32_t loop;              // number of the overflow rounds it belongs to, or NONE
+    uint32_t iteration;
+    uint32_t wakes;             // wait: the event of its signal; recv: the event of the other ranks' send; else NONE
+};
+
+struct verifier {
+    struct context *context;
+    const struct ir *plan;
+    const struct plan_variant *variant;
+    const struct plan_info *info;
+    const struct plan_program *programs;
+    struct rows streams;
+    char *error;
+    size_t size;
+
+    struct event *events;
+    uint32_t event_count, event_capacity;
+    uint32_t *stream_first;     // by stream; one more than streams
+    uint32_t *order;            // events, each after all it waits for
+    uint32_t *clocks;           // [event][2][streams]: events of each stream known to have ended; base orders
+    uint32_t *round_clocks;     // the same with the messages of the event's own rounds
+};
+
+/// Writes the message and returns false.
+bool verify_fail(const struct verifier *v, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/// "`expert[0]` (launch mlp_up, layer 3)"
+const char *event_text(const struct verifier *v, uint32_t event);
+
+static inline const struct plan_instr *event_instr(const struct verifier *v, uint32_t event)
+{
+    return ROW(v->plan, plan_instr, v->events[event].instr);
+}
+
+static inline const uint32_t *event_clock(const struct verifier *v, uint32_t event, bool other)
+{
+    const uint32_t *clocks = v->events[event].loop == NONE ? v->clocks : v->round_clocks;
+    return clocks + ((size_t)event * 2 + other) * v->streams.count;
+}
+
+bool verify_events(struct verifier *v);     // verify_order.c: events, what wakes them, no cycle, clocks
+bool verify_accesses(struct verifier *v);   // verify_access.c: conflicting accesses are ordered
+bool verify_sizes(struct verifier *v);      // verify_size.c: buffers hold what their bounds say
+
+#endif

@@ -1,0 +1,117 @@
+// Every buffer is large enough on every rank: exchanges hold a header and their slots for each peer, what built-ins fill
+// holds their bounds, and nothing reaches beyond the arena.
+#include "compiler/lower/verify.h"
+#include "runtime/plan/slots.h"
+
+struct sizes {
+    const struct verifier *v;
+    const struct plan_program *program;
+    const struct plan_instr *instr;
+    uint32_t event;
+};
+
+static int64_t bytes_of(const struct sizes *s, uint32_t buffer)
+{
+    return ROW(s->v->plan, plan_extent, s->program->extents.first + buffer - s->v->variant->buffers.first)->bytes;
+}
+
+static bool holds(const struct sizes *s, uint32_t arg, int64_t rows, int64_t row_bytes)
+{
+    const struct plan_arg *a = ROW(s->v->plan, plan_arg, s->instr->args.first + arg);
+    const struct plan_buffer *b = ROW(s->v->plan, plan_buffer, a->buffer);
+    if (b->kind == buffer_kind_input || b->kind == buffer_kind_output ||
+        (rows >= 0 && (!row_bytes || bytes_of(s, a->buffer) / row_bytes >= rows)))
+        return true;
+    return verify_fail(s->v, "rank %u, %s: `%s` has %lld bytes, too few for %lld rows of %lld", s->program->rank,
+                       event_text(s->v, s->event), ir_text(s->v->plan, b->name), (long long)bytes_of(s, a->buffer),
+                       (long long)rows, (long long)row_bytes);
+}
+
+static const struct plan_exchange *reply_of(const struct sizes *s, uint32_t dispatch)
+{
+    struct rows rows = s->v->variant->exchanges;
+    for (uint32_t i = 0; i < rows.count; i++) { // a combine stands right behind its dispatch
+        const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, rows.first + (dispatch - rows.first + i) % rows.count);
+        if (e->kind == exchange_kind_combine && e->base == dispatch)
+            return e;
+    }
+    return NULL;
+}
+
+static bool bin_fits(const struct sizes *s, int64_t bound)
+{
+    const struct plan_info *info = s->v->info;
+    const struct plan_exchange *reply = reply_of(s, s->instr->exchange);
+    if (!reply)
+        return verify_fail(s->v, "%s: no combine answers its dispatch", event_text(s->v, s->event));
+    return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) && holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) &&
+           holds(s, BIN_OWN, bound, reply->row_bytes) &&
+           holds(s, BIN_BINS, 1, moe_bins_bytes(info->ranks, info->experts, info->choices, bound));
+}
+
+static bool fan_out_fits(const struct sizes *s)
+{
+    const struct ir *plan = s->v->plan;
+    const struct plan_exchange *e = ROW(plan, plan_exchange, s->instr->exchange);
+    uint32_t rank = s->program->rank, ranks = s->v->info->ranks;
+    int64_t rows = slots_fan_rows(plan, e, rank, ranks), pairs = slots_fan_pairs(plan, e, rank, ranks);
+    return holds(s, FAN_A, pairs, ROW(plan, plan_kernel, s->instr->kernel)->n[0]) &&
+           holds(s, FAN_PAIRS, 1, moe_pairs_bytes(ROW(plan, plan_rank, rank)->owned.count, rows, pairs));
+}
+
+static bool launch_fits(struct sizes *s)
+{
+    const struct plan_kernel *k = ROW(s->v->plan, plan_kernel, s->instr->kernel);
+    int64_t bound = s->instr->part == NONE ? 0 : ROW(s->v->plan, plan_part, s->instr->part)->bound;
+    switch (k->role) {
+    case kernel_role_bin: return bin_fits(s, bound);
+    case kernel_role_fan_out: return fan_out_fits(s);
+    case kernel_role_bin_round: {
+        const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, s->instr->exchange);
+        int64_t rows = slots_round_rows(s->v->plan, e, s->program->rank, s->v->info->ranks);
+        return holds(s, ROUND_CONTROL, 1, moe_rows_bytes(rows));
+    }
+    case kernel_role_dense: return holds(s, DENSE_A, bound, k->n[0]) && holds(s, DENSE_Y, bound, k->n[2]);
+    default: return true;
+    }
+}
+
+static bool extents_fit(const struct sizes *s)
+{
+    struct rows buffers = s->v->variant->buffers, exchanges = s->v->variant->exchanges;
+    uint32_t rank = s->program->rank, ranks = s->v->info->ranks;
+    for (uint32_t i = 0; i < buffers.count; i++) {
+        const struct plan_buffer *b = ROW(s->v->plan, plan_buffer, buffers.first + i);
+        const struct plan_extent *x = ROW(s->v->plan, plan_extent, s->program->extents.first + i);
+        if (b->kind == buffer_kind_arena && (x->offset < 0 || x->bytes < 0 || x->bytes > s->program->arena_bytes ||
+                                             x->offset > s->program->arena_bytes - x->bytes || x->offset % 64))
+            return verify_fail(s->v, "rank %u: `%s` lies outside the arena", rank, ir_text(s->v->plan, b->name));
+    }
+    for (uint32_t i = 0; i < exchanges.count; i++) {
+        const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, exchanges.first + i);
+        if (bytes_of(s, e->send) < slots_send_bytes(s->v->plan, e, rank, ranks) ||
+            bytes_of(s, e->recv) < slots_recv_bytes(s->v->plan, e, rank, ranks))
+            return verify_fail(s->v, "rank %u: the buffers of exchange `%s` do not hold its slots", rank,
+                               ir_text(s->v->plan, e->name));
+    }
+    return true;
+}
+
+bool verify_sizes(struct verifier *v)
+{
+    for (uint32_t r = 0; r < v->variant->programs.count; r++) {
+        struct sizes s = {.v = v, .program = &v->programs[r]};
+        // Ranks with the same extents own equally many experts, so that the same bounds hold.
+        if (r && v->programs[r].extents.first == v->programs[r - 1].extents.first &&
+            ROW(v->plan, plan_rank, r)->owned.count == ROW(v->plan, plan_rank, r - 1)->owned.count)
+            continue;
+        if (!extents_fit(&s))
+            return false;
+        for (s.event = 0; s.event < v->event_count; s.event++) {
+            s.instr = event_instr(v, s.event);
+            if (s.instr->op == opcode_launch && !launch_fits(&s))
+                return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,149 @@
+// Executables and libraries that carry their plan: the stub's bytes, the plan behind them, a trailer that says where it
+// is. The runtime finds it there (plan_open_file). Files are written beside their place and renamed into it.
+#include "compiler/plan/build.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/plan/plan.h"
+
+enum { CARRIER_ALIGN = 64 };
+
+static bool fail(struct context *context, const char *path, const char *reason)
+{
+    snprintf(context->fatal_message, sizeof context->fatal_message, "%.150s: %.90s", path, reason);
+    return false;
+}
+
+struct piece {
+    const void *bytes;
+    size_t size;
+};
+
+/// The pieces, one behind the other, as the file `path`.
+static bool write_pieces(struct context *context, const char *path, const struct piece *pieces, size_t count, mode_t mode)
+{
+    const char *temporary = context_printf(context, "%s.%ld.tmp", path, (long)getpid());
+    FILE *file = fopen(temporary, "wb");
+    if (!file)
+        return fail(context, path, strerror(errno));
+    bool good = true;
+    for (size_t i = 0; i < count && good; i++)
+        good = fwrite(pieces[i].bytes, 1, pieces[i].size, file) == pieces[i].size;
+    good = good && fflush(file) == 0 && fchmod(fileno(file), mode) == 0;
+    int problem = errno;
+    if (fclose(file) != 0 && good) {
+        good = false;
+        problem = errno;
+    }
+    if (good && rename(temporary, path) == 0)
+        return true;
+    problem = good ? errno : problem;
+    unlink(temporary);
+    return fail(context, path, strerror(problem));
+}
+
+static bool write_carrier(struct context *context, const struct piece *carrier, const void *plan, size_t plan_size,
+                          const char *path)
+{
+    static const char zeros[CARRIER_ALIGN];
+    size_t gap = (CARRIER_ALIGN - carrier->size % CARRIER_ALIGN) % CARRIER_ALIGN;
+    struct plan_trailer trailer = {
+        .plan_offset = carrier->size + gap, .plan_bytes = plan_size, .magic = PLAN_MAGIC};
+    struct piece pieces[] = {*carrier, {zeros, gap}, {plan, plan_size}, {&trailer, sizeof trailer}};
+    return write_pieces(context, path, pieces, sizeof pieces / sizeof *pieces, 0755);
+}
+
+bool write_executable(struct context *context, const void *stub, size_t stub_size, const void *plan, size_t plan_size,
+                      const char *path)
+{
+    struct piece carrier = {stub, stub_size};
+    return stub ? write_carrier(context, &carrier, plan, plan_size, path)
+                : fail(context, path, "this moecc was built without the stub of executables");
+}
+
+// The header of a library.
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/// A C identifier made from the pipeline's name.
+static char *identifier(struct context *context, const char *name, bool upper)
+{
+    size_t length = strlen(name);
+    char *text = context_alloc(context, length + 2), *at = text;
+    if (isdigit((unsigned char)name[0]))
+        *at++ = '_';
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)name[i];
+        *at++ = isalnum(c) ? (char)(upper ? toupper(c) : c) : '_';
+    }
+    return text;
+}
+
+static const char *header_text(struct context *context, const struct ir *plan, const char *library)
+{
+    const struct plan_info *info = ROW(plan, plan_info, 0);
+    const char *name = ir_text(plan, info->name);
+    const char *lower = identifier(context, name, false), *upper = identifier(context, name, true);
+    const char *sizes = context_printf(
+        context,
+        "#define %s_LIBRARY \"%s\"\n"
+        "#define %s_RANKS %u\n"
+        "#define %s_WIDTH %lld          // elements of a token row\n"
+        "#define %s_TOKENS_BOUND %lld   // most tokens per rank and step\n"
+        "#define %s_EXPERTS %u\n"
+        "#define %s_CHOICES %u          // experts of a token\n"
+        "#define %s_LAYERS %u\n"
+        "#define %s_X_DTYPE \"%s\"\n"
+        "#define %s_Y_DTYPE \"%s\"\n",
+        upper, library, upper, info->ranks, upper, (long long)info->width, upper, (long long)info->tokens_bound, upper,
+        info->experts, upper, info->choices, upper, info->layers, upper, dtype_words[info->x_dtype], upper,
+        dtype_words[info->y_dtype]);
+    return context_printf(context,
+                          "// %s - pipeline `%s`, layer `%s`. Made by moecc %s.\n"
+                          "#ifndef %s_PLAN_H\n"
+                          "#define %s_PLAN_H\n\n"
+                          "#include <moe.h>\n\n"
+                          "%s\n"
+                          "/// Opens the plan that the library itself carries. `path`: where the library lies; NULL: %s_LIBRARY in\n"
+                          "/// the working directory. Close with moe_plan_close, after its sessions. Errors: as moe_plan_open.\n"
+                          "static inline moe_status %s_open(const char *path, moe_plan **plan)\n"
+                          "{\n"
+                          "    return moe_plan_open(path ? path : %s_LIBRARY, plan);\n"
+                          "}\n\n"
+                          "#endif\n",
+                          library, name, ir_text(plan, info->layer), ir_text(plan, info->compiler), upper, upper, sizes,
+                          upper, lower, upper);
+}
+
+/// `libhello.so` -> `libhello.h`.
+static const char *header_path(struct context *context, const char *path)
+{
+    const char *dot = strrchr(base_name(path), '.');
+    int length = dot ? (int)(dot - path) : (int)strlen(path);
+    return context_printf(context, "%.*s.h", length, path);
+}
+
+bool write_library(struct context *context, const void *library, size_t library_size, const void *plan,
+                   size_t plan_size, const char *path)
+{
+    if (!library)
+        return fail(context, path, "this moecc was built without the runtime library");
+    struct plan opened;
+    char error[128];
+    if (!plan_open(&opened, plan, plan_size, false, error, sizeof error))
+        return fail(context, path, error);
+    const char *text = header_text(context, &opened.ir, base_name(path));
+    plan_close(&opened);
+    struct piece carrier = {library, library_size}, header = {text, strlen(text)};
+    return write_carrier(context, &carrier, plan, plan_size, path) &&
+           write_pieces(context, header_path(context, path), &header, 1, 0644);
+}

@@ -1,0 +1,17 @@
+// What `moecc build` leaves behind: a carrier (the run stub, or the runtime as a shared object) with the plan appended.
+#ifndef MOECC_PLAN_BUILD_H
+#define MOECC_PLAN_BUILD_H
+
+#include "compiler/base/base.h"
+
+/// Writes `stub`, the plan at the next 64-byte boundary and a plan_trailer to `path`, mode 755. The file appears whole
+/// or not at all. False: context->fatal_message says why.
+bool write_executable(struct context *context, const void *stub, size_t stub_size, const void *plan, size_t plan_size,
+                      const char *path);
+
+/// The same for the runtime's shared object, and a C header beside it (`libhello.so` -> `libhello.h`) that names the
+/// pipeline's sizes and opens the plan.
+bool write_library(struct context *context, const void *library, size_t library_size, const void *plan,
+                   size_t plan_size, const char *path);
+
+#endif

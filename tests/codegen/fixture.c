@@ -1,0 +1,305 @@
+// Shared helpers of the code generation tests (fixture.h).
+#include "tests/codegen/fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+void code_init(struct code *code)
+{
+    *code = (struct code){0};
+    context_init(&code->context);
+    ir_init(&code->plan, &plan_ir);
+}
+
+uint32_t code_add(struct code *code, enum kernel_role role, const int64_t *n, uint32_t count, double scale)
+{
+    uint32_t number = ADD(&code->plan, plan_kernel);
+    str_id name = ir_str(&code->plan, kernel_role_words[role]);
+    struct plan_kernel *kernel = ROW(&code->plan, plan_kernel, number);
+    kernel->name = name;
+    kernel->role = role;
+    kernel->scale = scale;
+    memcpy(kernel->n, n, count * sizeof *n);
+    return number;
+}
+
+uint8_t *code_map(const struct code *code)
+{
+    uint8_t *mapped = mmap(NULL, code->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(mapped, code->image, code->bytes);
+    mprotect(mapped, code->bytes, PROT_READ | PROT_EXEC);
+    return mapped;
+}
+
+bool code_generate(struct code *code, const char *level)
+{
+    if (setjmp(code->context.fatal)) {
+        fprintf(stderr, "code generation: %s\n", code->context.fatal_message);
+        return false;
+    }
+    if (!codegen_cpu(&code->context, &code->plan, level, &code->image, &code->bytes))
+        return false;
+    code->mapped = code_map(code);
+    return true;
+}
+
+void code_run(const struct code *code, uint32_t number, const struct moe_kargs *args, int64_t begin, int64_t end)
+{
+    const struct plan_kernel *kernel = ROW(&code->plan, plan_kernel, number);
+    moe_kernel_fn *function;
+    uint8_t *address = code->mapped + kernel->code_offset;
+    memcpy(&function, &address, sizeof function);
+    void *scratch = kernel->scratch_bytes ? block(kernel->scratch_bytes) : NULL;
+    function(args, begin, end, scratch);
+    free(scratch);
+}
+
+void code_free(struct code *code)
+{
+    if (code->mapped)
+        munmap(code->mapped, code->bytes);
+    free(code->image);
+    ir_free(&code->plan);
+    context_free(&code->context);
+}
+
+float random_float(struct rng *rng)
+{
+    rng->state += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t z = rng->state;
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (float)((double)((z ^ (z >> 31)) >> 40) / 0x1p23 - 1.0);
+}
+
+// the nearest number with `digits` binary digits and no bit below 2^least
+static double round_to(double value, int digits, int least)
+{
+    if (value == 0 || !isfinite(value))
+        return value;
+    int exponent;
+    frexp(value, &exponent);
+    int unit = exponent - digits < least ? least : exponent - digits;
+    return ldexp(nearbyint(ldexp(value, -unit)), unit);
+}
+
+void put_number(void *array, int64_t index, uint32_t dtype, float value)
+{
+    uint32_t bits;
+    if (dtype == dtype_f32) {
+        ((float *)array)[index] = value;
+        return;
+    }
+    uint16_t *to = (uint16_t *)array + index;
+    if (dtype == dtype_bf16) {
+        float rounded = (float)round_to(value, 8, -133);
+        memcpy(&bits, &rounded, 4);
+        *to = (uint16_t)(bits >> 16 | (isnan(value) ? 0x40 : 0));
+        return;
+    }
+    double rounded = round_to(value, 11, -24);
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    int exponent;
+    double fraction = frexp(fabs(rounded), &exponent);
+    if (isnan(value))
+        *to = 0x7e00;
+    else if (fabs(rounded) > 65504)
+        *to = sign | 0x7c00;
+    else if (fabs(rounded) < 0x1p-14)
+        *to = (uint16_t)(sign | (uint16_t)ldexp(fabs(rounded), 24));
+    else
+        *to = (uint16_t)(sign | (((uint32_t)exponent + 14) << 10) | ((uint32_t)ldexp(fraction, 11) & 0x3ff));
+}
+
+double get_number(const void *array, int64_t index, uint32_t dtype)
+{
+    if (dtype == dtype_f32)
+        return ((const float *)array)[index];
+    uint32_t bits = ((const uint16_t *)array)[index];
+    if (dtype == dtype_bf16) {
+        float value;
+        bits <<= 16;
+        memcpy(&value, &bits, 4);
+        return value;
+    }
+    int exponent = bits >> 10 & 31;
+    double fraction = bits & 0x3ff, value;
+    if (exponent == 31)
+        value = fraction > 0 ? NAN : INFINITY;
+    else
+        value = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return bits & 0x8000 ? -value : value;
+}
+
+int64_t number_bytes(uint32_t dtype)
+{
+    return dtype == dtype_f32 ? 4 : 2;
+}
+
+void *block(int64_t bytes)
+{
+    size_t size = ((size_t)bytes + 63) / 64 * 64 + 64;
+    void *memory = aligned_alloc(64, size);
+    return memset(memory, 0, size);
+}
+
+void *pack(const struct plan_param *param, const void *values, int64_t blocks)
+{
+    uint8_t *packed = block(param->bytes * blocks);
+    int64_t half = param->panel / 2, panels = (param->rows + param->panel - 1) / param->panel;
+    int64_t groups = (param->cols + param->group - 1) / param->group;
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t p = 0; p < panels; p++)
+            for (int64_t c = 0; c < param->panel; c++) {
+                int64_t row = p * param->panel + c, limit = param->rows;
+                if (param->halves) {
+                    limit = c < half ? param->rows / 2 : param->rows;
+                    row = c < half ? p * half + c : param->rows / 2 + p * half + (c - half);
+                }
+                for (int64_t k = 0; k < param->cols && row < limit; k++) {
+                    int64_t at = ((p * groups + k / param->group) * param->panel + c) * param->group + k % param->group;
+                    double value = get_number(values, (b * param->rows + row) * param->cols + k, param->declared);
+                    put_number(packed + b * param->bytes, at, param->dtype, (float)value);
+                }
+            }
+    return packed;
+}
+
+double relative_error(const double *expected, const double *got, int64_t count)
+{
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        error += (got[i] - expected[i]) * (got[i] - expected[i]);
+        size += expected[i] * expected[i];
+    }
+    return size > 0 ? sqrt(error / size) : sqrt(error);
+}
+
+static void *random_block(struct rng *rng, int64_t count, uint32_t dtype, double scale)
+{
+    void *values = block(count * number_bytes(dtype));
+    for (int64_t i = 0; i < count; i++)
+        put_number(values, i, dtype, (float)(random_float(rng) * scale));
+    return values;
+}
+
+// every row chooses `choices` distinct experts, a run of them from a random one on; some experts stay empty
+static void make_pairs(struct layer *l, struct rng *rng)
+{
+    l->expert_first = block((l->experts + 1) * 8);
+    int64_t capacity = l->rows * l->choices;
+    l->pair_row = block(capacity * 4);
+    l->pair_weight = block(capacity * 4);
+    l->sources = block(capacity * 8);
+    l->targets = block(capacity * 8);
+    l->row_dst = block(l->rows * 8);
+    int64_t *chosen = block(l->rows * 8);
+    for (int64_t r = 0; r < l->rows; r++)
+        chosen[r] = (int64_t)((random_float(rng) + 1) / 2 * (float)l->experts) % l->experts;
+    for (int64_t e = 0; e < l->experts; e++) {
+        l->expert_first[e] = l->pair_count;
+        for (int64_t r = 0; r < l->rows; r++)
+            if ((e - chosen[r] + l->experts) % l->experts < l->choices) {
+                int64_t pair = l->pair_count++;
+                l->pair_row[pair] = (int32_t)r;
+                l->pair_weight[pair] = random_float(rng);
+                l->sources[pair] = (const uint8_t *)l->x + r * l->h * number_bytes(l->dtype);
+                l->targets[pair] = (uint8_t *)l->a + pair * l->a_stride;
+            }
+    }
+    l->expert_first[l->experts] = l->pair_count;
+    for (int64_t r = 0; r < l->rows; r++)
+        l->row_dst[r] = (uint8_t *)l->y + r * l->y_stride;
+    free(chosen);
+}
+
+void layer_init(struct layer *l, const struct layer_shape *shape, const char *level, uint64_t seed)
+{
+    struct rng rng = {seed};
+    *l = (struct layer){.h = shape->h,
+                        .f = shape->f,
+                        .experts = shape->experts,
+                        .rows = shape->rows,
+                        .choices = shape->choices,
+                        .dtype = shape->dtype,
+                        .result = shape->result};
+    int64_t size = number_bytes(l->dtype), capacity = l->rows * l->choices + 1;
+    struct plan_param up = {.per_expert = true, .declared = l->dtype, .rows = 2 * l->f, .cols = l->h, .halves = true};
+    struct plan_param down = {.per_expert = true, .declared = l->dtype, .rows = l->h, .cols = l->f};
+    cpu_choose_layout(level, &up);
+    cpu_choose_layout(level, &down);
+    l->a_stride = moe_row_stride(l->h, size);
+    l->hidden_stride = moe_row_stride(l->f, size);
+    l->acc_stride = (l->h + down.panel - 1) / down.panel * down.panel * 4;
+    l->y_stride = l->h * number_bytes(l->result) + 16;
+    l->x = random_block(&rng, l->rows * l->h, l->dtype, 1);
+    l->up = random_block(&rng, l->experts * 2 * l->f * l->h, l->dtype, 4 / sqrt((double)l->h));
+    l->down = random_block(&rng, l->experts * l->h * l->f, l->dtype, 4 / sqrt((double)l->f));
+    l->packed_up = pack(&up, l->up, l->experts);
+    l->packed_down = pack(&down, l->down, l->experts);
+    l->a = block(capacity * l->a_stride);
+    l->hidden = block(capacity * l->hidden_stride);
+    l->acc = block(l->rows * l->acc_stride);
+    l->y = block(l->rows * l->y_stride + 64);
+    memset(l->y, 0x5a, (size_t)(l->rows * l->y_stride));
+    make_pairs(l, &rng);
+    l->pairs = (struct moe_pairs_head){
+        .unpack = {l->pair_count, l->sources, l->targets},
+        .experts = l->experts,
+        .expert_first = l->expert_first,
+        .pair_row = l->pair_row,
+        .pair_weight = l->pair_weight,
+        .rows = l->rows,
+        .row_dst = l->row_dst,
+    };
+}
+
+void layer_free(struct layer *l)
+{
+    void *blocks[] = {l->x, l->up,           l->down,     l->packed_up,   l->packed_down, l->a,       l->hidden, l->acc,
+                      l->y, l->expert_first, l->pair_row, l->pair_weight, l->sources,     l->targets, l->row_dst};
+    for (unsigned i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        free(blocks[i]);
+}
+
+static double activation_of(uint32_t activation, double gate, double up)
+{
+    switch (activation) {
+    case activation_relu:
+        return fmax(gate, 0) * up;
+    case activation_gelu:
+        return 0.5 * gate * (1 + erf(gate / sqrt(2))) * up;
+    default:
+        return gate / (1 + exp(-gate)) * up;
+    }
+}
+
+static double dot(const void *a, int64_t a_at, const void *b, int64_t b_at, int64_t count, uint32_t dtype)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += get_number(a, a_at + i, dtype) * get_number(b, b_at + i, dtype);
+    return sum;
+}
+
+double *layer_reference(const struct layer *l, uint32_t activation)
+{
+    double *y = calloc((size_t)(l->rows * l->h) + 1, sizeof *y), *hidden = calloc((size_t)l->f, sizeof *hidden);
+    for (int64_t e = 0; e < l->experts; e++)
+        for (int64_t pair = l->expert_first[e]; pair < l->expert_first[e + 1]; pair++) {
+            int64_t row = l->pair_row[pair], up = e * 2 * l->f;
+            for (int64_t j = 0; j < l->f; j++)
+                hidden[j] = activation_of(activation, dot(l->x, row * l->h, l->up, (up + j) * l->h, l->h, l->dtype),
+                                          dot(l->x, row * l->h, l->up, (up + l->f + j) * l->h, l->h, l->dtype));
+            for (int64_t c = 0; c < l->h; c++) {
+                double sum = 0;
+                for (int64_t j = 0; j < l->f; j++)
+                    sum += hidden[j] * get_number(l->down, (e * l->h + c) * l->f + j, l->dtype);
+                y[row * l->h + c] += (double)l->pair_weight[pair] * sum;
+            }
+        }
+    free(hidden);
+    return y;
+}

@@ -1,0 +1,71 @@
+// What the code generation tests share: a plan with kernels only, its native code mapped executable, one MoE layer's
+// worth of random data in packed and in plain form.
+#ifndef MOE_TESTS_CODEGEN_FIXTURE_H
+#define MOE_TESTS_CODEGEN_FIXTURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compiler/codegen/cpu/cpu.h"
+#include "runtime/plan/kernels.h"
+#include "runtime/plan/plan.h"
+
+struct code {
+    struct context context;
+    struct ir plan;
+    void *image; // as generated
+    size_t bytes;
+    uint8_t *mapped; // an executable copy elsewhere
+};
+
+void code_init(struct code *code);
+uint32_t code_add(struct code *code, enum kernel_role role, const int64_t *n, uint32_t count, double scale);
+bool code_generate(struct code *code, const char *level);
+/// Another executable copy, at another address.
+uint8_t *code_map(const struct code *code);
+void code_run(const struct code *code, uint32_t kernel, const struct moe_kargs *args, int64_t begin, int64_t end);
+void code_free(struct code *code);
+
+/// Numbers: deterministic, and conversions in plain C.
+struct rng {
+    uint64_t state;
+};
+float random_float(struct rng *rng); // in [-1, 1)
+void put_number(void *array, int64_t index, uint32_t dtype, float value);
+double get_number(const void *array, int64_t index, uint32_t dtype);
+int64_t number_bytes(uint32_t dtype);
+
+/// An aligned, zeroed block; freed with free().
+void *block(int64_t bytes);
+/// Packs [blocks][rows][cols] of param.declared numbers the way plan_param says.
+void *pack(const struct plan_param *param, const void *values, int64_t blocks);
+double relative_error(const double *expected, const double *got, int64_t count);
+
+/// One expert layer: pairs sorted by expert over `rows` routed rows, hidden and result buffers.
+struct layer {
+    int64_t h, f, experts, rows, choices, pair_count;
+    uint32_t dtype, result;
+    int64_t a_stride, hidden_stride, acc_stride;
+    void *x, *up, *down; // plain: x[rows][h], up[experts][2f][h], down[experts][h][f]
+    void *packed_up, *packed_down;
+    void *a, *hidden, *acc, *y; // y[rows] rows of h results, each followed by a guard
+    int64_t y_stride;
+    int64_t *expert_first;
+    int32_t *pair_row;
+    float *pair_weight;
+    const void **sources;
+    void **targets, **row_dst;
+    struct moe_pairs_head pairs;
+};
+
+struct layer_shape {
+    int64_t h, f, experts, rows, choices;
+    uint32_t dtype, result;
+};
+
+void layer_init(struct layer *layer, const struct layer_shape *shape, const char *level, uint64_t seed);
+void layer_free(struct layer *layer);
+/// float64 over the same rounded inputs: [rows][h].
+double *layer_reference(const struct layer *layer, uint32_t activation);
+
+#endif

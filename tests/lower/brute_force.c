@@ -1,0 +1,278 @@
+// See brute_force.h. Deliberately simple: a node per rank and instruction, the transitive closure as a bit matrix, a list
+// of accesses, all pairs.
+#include "tests/lower/brute_force.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/plan/kernels.h"
+
+struct access_record {
+    uint32_t node, instr, rank; // rank: whose memory
+    uint32_t buffer, slice;
+    bool write, remote;
+};
+
+struct model {
+    const struct ir *plan;
+    const struct plan_variant *variant;
+    const struct plan_program *programs;
+    uint32_t ranks, first, instrs;  // plan_instr rows of the program
+    bool rounds;                    // overflow rounds run once, else never
+    bool *absent;                   // by instruction: inside rounds that do not run
+    uint32_t *before;               // by node: up to 2 + ranks predecessors, NONE-filled
+    uint64_t *after;                // by node: bit per node that starts after it
+    uint32_t nodes, words, slots;
+    struct access_record *accesses;
+    uint32_t access_count, access_capacity;
+};
+
+static const struct plan_instr *instr_at(const struct model *m, uint32_t number)
+{
+    return ROW(m->plan, plan_instr, m->first + number);
+}
+
+static uint32_t node_of(const struct model *m, uint32_t rank, uint32_t number)
+{
+    return rank * m->instrs + number;
+}
+
+static void add_before(struct model *m, uint32_t node, uint32_t before)
+{
+    for (uint32_t i = 0; i < m->slots; i++)
+        if (m->before[node * m->slots + i] == NONE) {
+            m->before[node * m->slots + i] = before;
+            return;
+        }
+}
+
+static uint32_t find(const struct model *m, uint32_t op, uint32_t exchange, uint32_t semaphore, int64_t value)
+{
+    for (uint32_t i = 0; i < m->instrs; i++) {
+        const struct plan_instr *in = instr_at(m, i);
+        if (in->op == op && (op == opcode_signal ? in->semaphore == semaphore && in->value == value
+                                                 : in->exchange == exchange))
+            return i;
+    }
+    return NONE;
+}
+
+static void add_edges(struct model *m)
+{
+    for (uint32_t s = 0; s < m->programs->streams.count; s++) {
+        struct rows rows = ROW(m->plan, plan_stream, m->programs->streams.first + s)->instrs;
+        uint32_t last = NONE;
+        bool inside = false;
+        for (uint32_t i = 0; i < rows.count; i++) {
+            uint32_t number = rows.first + i - m->first;
+            const struct plan_instr *in = instr_at(m, number);
+            m->absent[number] = inside && in->op != opcode_end && !m->rounds;
+            inside = in->op == opcode_rounds || (inside && in->op != opcode_end);
+            if (m->absent[number])
+                continue;
+            for (uint32_t r = 0; r < m->ranks; r++) {
+                if (last != NONE)
+                    add_before(m, node_of(m, r, number), node_of(m, r, last));
+                if (in->op == opcode_wait)
+                    add_before(m, node_of(m, r, number),
+                               node_of(m, r, find(m, opcode_signal, NONE, in->semaphore, in->value)));
+                for (uint32_t q = 0; q < m->ranks && in->op == opcode_recv; q++)
+                    if (q != r)
+                        add_before(m, node_of(m, r, number), node_of(m, q, find(m, opcode_send, in->exchange, 0, 0)));
+            }
+            last = number;
+        }
+    }
+}
+
+static void visit(struct model *m, uint32_t node, uint8_t *state, uint32_t *order, uint32_t *count)
+{
+    state[node] = 1;
+    for (uint32_t i = 0; i < m->slots; i++) {
+        uint32_t before = m->before[node * m->slots + i];
+        if (before != NONE && !state[before])
+            visit(m, before, state, order, count);
+    }
+    order[(*count)++] = node;
+}
+
+static void close_order(struct model *m)
+{
+    uint8_t *state = calloc(m->nodes, 1);
+    uint32_t *order = calloc(m->nodes, sizeof *order), count = 0;
+    for (uint32_t n = 0; n < m->nodes; n++)
+        if (!state[n])
+            visit(m, n, state, order, &count);
+    while (count-- > 0) {
+        uint32_t node = order[count];
+        for (uint32_t i = 0; i < m->slots; i++) {
+            uint32_t before = m->before[node * m->slots + i];
+            if (before == NONE)
+                continue;
+            uint64_t *to = m->after + (size_t)before * m->words, *from = m->after + (size_t)node * m->words;
+            for (uint32_t w = 0; w < m->words; w++)
+                to[w] |= from[w];
+            to[node / 64] |= UINT64_C(1) << node % 64;
+        }
+    }
+    free(state);
+    free(order);
+}
+
+static bool is_before(const struct model *m, uint32_t a, uint32_t b)
+{
+    return m->after[(size_t)a * m->words + b / 64] >> b % 64 & 1;
+}
+
+static void add_access(struct model *m, uint32_t rank, uint32_t number, uint32_t memory, uint32_t buffer, uint32_t slice,
+                       bool write)
+{
+    if (m->access_count == m->access_capacity) {
+        m->access_capacity = m->access_capacity ? m->access_capacity * 2 : 1024;
+        m->accesses = realloc(m->accesses, m->access_capacity * sizeof *m->accesses);
+    }
+    m->accesses[m->access_count++] = (struct access_record){
+        node_of(m, rank, number), number, memory, buffer, slice, write, rank != memory};
+}
+
+static void add_argument(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *of, uint32_t arg,
+                         bool write)
+{
+    if (arg >= of->args.count)
+        return;
+    const struct plan_arg *a = ROW(m->plan, plan_arg, of->args.first + arg);
+    if (ROW(m->plan, plan_buffer, a->buffer)->kind != buffer_kind_param)
+        add_access(m, rank, number, rank, a->buffer, a->slice, write);
+}
+
+/// The built-in of the same layer and part that fills the control buffer.
+static const struct plan_instr *filler(const struct model *m, const struct plan_instr *in)
+{
+    uint32_t control = ROW(m->plan, plan_arg, in->args.first)->buffer;
+    for (uint32_t i = 0; i < m->instrs; i++) {
+        const struct plan_instr *other = instr_at(m, i);
+        if (other->op != opcode_launch || other->layer != in->layer || other->part != in->part ||
+            !ROW(m->plan, plan_kernel, other->kernel)->builtin)
+            continue;
+        for (uint32_t a = 0; a < other->args.count; a++) {
+            const struct plan_arg *arg = ROW(m->plan, plan_arg, other->args.first + a);
+            if (arg->buffer == control && arg->access == access_write)
+                return other;
+        }
+    }
+    return NULL;
+}
+
+static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *in, uint32_t role)
+{
+    const struct plan_instr *from = filler(m, in);
+    if (!from)
+        return;
+    uint32_t by = ROW(m->plan, plan_kernel, from->kernel)->role;
+    if (role == kernel_role_copy_rows && (by == kernel_role_bin || by == kernel_role_bin_round)) {
+        add_argument(m, rank, number, from, BIN_X, false);
+        add_argument(m, rank, number, from, BIN_SEND, true);
+    } else if (role == kernel_role_copy_rows && by == kernel_role_fan_out) {
+        add_argument(m, rank, number, from, FAN_X, false);
+        add_argument(m, rank, number, from, FAN_ARRIVED, false);
+        add_argument(m, rank, number, from, FAN_A, true);
+    } else if (role == kernel_role_copy_rows) {
+        add_argument(m, rank, number, from, DENSE_X, false);
+        add_argument(m, rank, number, from, DENSE_A, true);
+    } else if (role == kernel_role_mlp_down && by == kernel_role_fan_out) {
+        add_argument(m, rank, number, from, FAN_REPLY, true);
+        add_argument(m, rank, number, from, FAN_OWN, true);
+    } else if (role == kernel_role_mlp_down) {
+        add_argument(m, rank, number, from, DENSE_Y, true);
+    } else if (role == kernel_role_merge) {
+        add_argument(m, rank, number, from, BIN_REPLY, false);
+        add_argument(m, rank, number, from, BIN_OWN, false);
+        add_argument(m, rank, number, from, BIN_SPILL, false);
+    }
+}
+
+static void list_accesses(struct model *m, uint32_t rank, uint32_t number)
+{
+    const struct plan_instr *in = instr_at(m, number);
+    for (uint32_t a = 0; a < in->args.count; a++)
+        add_argument(m, rank, number, in, a, ROW(m->plan, plan_arg, in->args.first + a)->access != access_read);
+    if (in->op == opcode_launch)
+        add_pointed(m, rank, number, in, ROW(m->plan, plan_kernel, in->kernel)->role);
+    if (in->op != opcode_send && in->op != opcode_recv)
+        return;
+    const struct plan_exchange *e = ROW(m->plan, plan_exchange, in->exchange);
+    bool send = in->op == opcode_send;
+    add_access(m, rank, number, rank, send ? e->send : e->recv, NONE, !send);
+    for (uint32_t q = 0; q < m->ranks; q++)
+        if (q != rank)
+            add_access(m, rank, number, q, send ? e->recv : e->send, NONE, send);
+}
+
+static bool meet(const struct model *m, const struct access_record *a, const struct access_record *b)
+{
+    if (a->rank != b->rank || a->node == b->node || (!a->write && !b->write))
+        return false;
+    if (a->instr == b->instr && a->remote && b->remote)
+        return false; // two senders fill their own slots
+    if (a->buffer == b->buffer)
+        return a->slice == NONE || b->slice == NONE || a->slice == b->slice;
+    uint32_t first = m->variant->buffers.first;
+    if (ROW(m->plan, plan_buffer, a->buffer)->kind != buffer_kind_arena ||
+        ROW(m->plan, plan_buffer, b->buffer)->kind != buffer_kind_arena)
+        return false;
+    const struct plan_extent *extents = ROW(m->plan, plan_extent, m->programs[a->rank].extents.first);
+    const struct plan_extent *x = &extents[a->buffer - first], *y = &extents[b->buffer - first];
+    return x->bytes && y->bytes && x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
+}
+
+static bool all_ordered(struct model *m)
+{
+    for (uint32_t r = 0; r < m->ranks; r++)
+        for (uint32_t i = 0; i < m->instrs; i++)
+            if (!m->absent[i])
+                list_accesses(m, r, i);
+    for (uint32_t i = 0; i < m->access_count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const struct access_record *a = &m->accesses[i], *b = &m->accesses[j];
+            if (!meet(m, a, b) || is_before(m, a->node, b->node) || is_before(m, b->node, a->node))
+                continue;
+            fprintf(stderr, "brute force: %s on rank %u and %s on rank %u meet in `%s` and `%s` of rank %u\n",
+                    ir_text(m->plan, instr_at(m, a->instr)->label), a->node / m->instrs,
+                    ir_text(m->plan, instr_at(m, b->instr)->label), b->node / m->instrs,
+                    ir_text(m->plan, ROW(m->plan, plan_buffer, a->buffer)->name),
+                    ir_text(m->plan, ROW(m->plan, plan_buffer, b->buffer)->name), a->rank);
+            return false;
+        }
+    return true;
+}
+
+static bool agrees(const struct ir *plan, uint32_t variant, bool rounds)
+{
+    struct model m = {.plan = plan, .variant = ROW(plan, plan_variant, variant), .rounds = rounds};
+    m.programs = ROW(plan, plan_program, m.variant->programs.first);
+    m.ranks = m.variant->programs.count;
+    struct rows streams = m.programs->streams;
+    const struct plan_stream *last = ROW(plan, plan_stream, streams.first + streams.count - 1);
+    m.first = ROW(plan, plan_stream, streams.first)->instrs.first;
+    m.instrs = last->instrs.first + last->instrs.count - m.first;
+    m.nodes = m.ranks * m.instrs;
+    m.words = (m.nodes + 63) / 64;
+    m.slots = 2 + m.ranks;
+    m.absent = calloc(m.instrs, 1);
+    m.before = malloc((size_t)m.nodes * m.slots * sizeof *m.before);
+    memset(m.before, 0xff, (size_t)m.nodes * m.slots * sizeof *m.before);
+    m.after = calloc((size_t)m.nodes * m.words, sizeof *m.after);
+    add_edges(&m);
+    close_order(&m);
+    bool good = all_ordered(&m);
+    free(m.absent);
+    free(m.before);
+    free(m.after);
+    free(m.accesses);
+    return good;
+}
+
+bool brute_force_agrees(const struct ir *plan, uint32_t variant)
+{
+    return agrees(plan, variant, false) && agrees(plan, variant, true);
+}

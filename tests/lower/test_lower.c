@@ -1,0 +1,424 @@
+// Lowering: slot formulas against exact integer arithmetic, plans of many shapes that validate and are accepted by the
+// verifier, mutations that it refuses, and arena sharing checked by an explicit model of several ranks.
+#include <CUnit/CUnit.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "compiler/lower/lower.h"
+#include "compiler/plan/build.h"
+#include "tests/lower/brute_force.h"
+#include "tests/lower/fixture.h"
+
+// Formulas.
+
+typedef unsigned __int128 wide;
+
+static wide choose(int n, int k)
+{
+    wide result = 1;
+    if (k > n)
+        return 0;
+    for (int i = 1; i <= k; i++) {
+        uint64_t factor = (uint64_t)(n - k + i), divisor = (uint64_t)i;
+        result *= factor;
+        result /= divisor;
+    }
+    return result;
+}
+
+/// ceil(quarters / 4 * bound * (1 - C(E - owned, k) / C(E, k))), at most bound, in integers.
+static int64_t exact_rows(int64_t bound, int quarters, int experts, int owned, int k)
+{
+    wide all = choose(experts, k), hit = all - choose(experts - owned, k);
+    wide top = (wide)quarters * (wide)bound * hit, below = 4 * all;
+    int64_t rows = (int64_t)((top + below - 1) / below);
+    return rows < bound ? rows : bound;
+}
+
+static void test_base_rows(void)
+{
+    static const int experts[] = {8, 60, 64, 256}, ks[] = {1, 2, 6, 8}, quarters[] = {1, 4, 5, 8, 40};
+    static const int64_t bounds[] = {0, 1, 7, 512, 1024, 4096, 65536};
+    for (size_t e = 0; e < 4; e++)
+        for (int owned = 0; owned <= experts[e]; owned += owned < 9 ? 1 : 17)
+            for (size_t k = 0; k < 4; k++)
+                for (size_t q = 0; q < 5; q++)
+                    for (size_t b = 0; b < 7; b++) {
+                        double hit = slot_hit_share(experts[e], owned, ks[k]);
+                        int64_t rows = slot_base_rows(bounds[b], quarters[q] / 4.0, hit);
+                        CU_ASSERT_EQUAL_FATAL(rows, exact_rows(bounds[b], quarters[q], experts[e], owned, ks[k]));
+                    }
+    CU_ASSERT_EQUAL(slot_base_rows(100, 1.0 / 0.0, 0.5), 100);
+    CU_ASSERT_EQUAL(slot_hit_share(8, 8, 2), 1.0);
+    CU_ASSERT_EQUAL(slot_hit_share(8, 0, 2), 0.0);
+}
+
+static void test_pool_rows(void)
+{
+    CU_ASSERT_EQUAL(slot_pool_rows(0.25, 4, 595), 595);
+    CU_ASSERT_EQUAL(slot_pool_rows(0.25, 4, 3), 3);
+    CU_ASSERT_EQUAL(slot_pool_rows(0.1, 3, 10), 3);   // 3.0000000000000004 in binary
+    CU_ASSERT_EQUAL(slot_pool_rows(0.1, 3, 11), 4);
+    CU_ASSERT_EQUAL(slot_pool_rows(0, 4, 595), 0);
+    CU_ASSERT_EQUAL(slot_rounds(4, 1024, 595, 595), 3); // 3 * 429 / 595 = 2.16
+    CU_ASSERT_EQUAL(slot_rounds(4, 1024, 1024, 0), 0);
+    CU_ASSERT_EQUAL(slot_rounds(1, 1024, 10, 0), 0);
+    CU_ASSERT_EQUAL(slot_rounds(2, 10, 9, 0), -1);
+    CU_ASSERT_EQUAL(slot_rounds(2, 10, 8, 2), 1);
+}
+
+// Shapes.
+
+static const char *const uses[] = {"serial",       "ladder(n: 2)", "ladder(n: 3)", "ladder(n: 4)",
+                                   "ladder(n: 5)", "ladder(n: 6)", "ladder(n: 7)", "ladder(n: 8)"};
+
+static const char hook[] = "schedule hook for (route, dispatch, expert, combine) {\n"
+                           "    split tokens into 3 as i;\n"
+                           "    stream comp uses sm, net_in;\n"
+                           "    stream tx uses net_out, net_in, copy[0];\n"
+                           "    bind route, expert, dispatch.recv to comp;\n"
+                           "    bind dispatch.send, combine to tx;\n"
+                           "    pipelined i in 0..3 { route[i+1]; dispatch[i]; expert[i]; combine[i]; }\n"
+                           "}\n";
+
+static bool accepted(struct lowered *l)
+{
+    char error[512] = "";
+    CU_ASSERT_NOT_EQUAL(l->variant, NONE);
+    if (l->variant == NONE) {
+        fprintf(stderr, "%s", l->errors);
+        return false;
+    }
+    bool good = program_verify(&l->context, &l->plan, l->variant, error, sizeof error);
+    CU_ASSERT_TRUE(good);
+    if (!good)
+        fprintf(stderr, "%s\n", error);
+    return good;
+}
+
+static void check_plan(struct lowered *l)
+{
+    char error[512] = "";
+    bool good = ir_check(&l->plan, error, sizeof error) && plan_validate(&l->plan, 1, error, sizeof error);
+    CU_ASSERT_TRUE(good);
+    if (!good)
+        fprintf(stderr, "%s\n", error);
+    char *text = ir_printed(&l->plan);
+    struct ir copy;
+    good = ir_parse(&copy, &plan_ir, text, error, sizeof error);
+    CU_ASSERT_TRUE(good);
+    if (good) {
+        char *again = ir_printed(&copy);
+        CU_ASSERT_STRING_EQUAL(text, again);
+        free(again);
+    }
+    ir_free(&copy);
+    free(text);
+}
+
+static void check_setting(const struct setting *setting)
+{
+    struct lowered l;
+    lower_setting(&l, setting);
+    if (accepted(&l)) {
+        check_plan(&l);
+        if (setting->ranks <= 3 && COUNT(&l.plan, plan_instr) < 600)
+            CU_ASSERT_TRUE(brute_force_agrees(&l.plan, l.variant));
+    }
+    lowered_free(&l);
+}
+
+static void test_shapes(void)
+{
+    static const int ranks[] = {1, 2, 4, 3}, layers[] = {1, 4, 2};
+    for (size_t u = 0; u < sizeof uses / sizeof *uses; u++)
+        for (size_t r = 0; r < 4; r++)
+            for (size_t d = 0; d < 3; d++) {
+                struct setting setting = {uses[u], layers[d], ranks[r], 8, 256, NULL, NULL, NULL, false};
+                check_setting(&setting);
+                setting.dispatch = ", capacity: 8x"; // no pool
+                check_setting(&setting);
+            }
+}
+
+static void test_other_shapes(void)
+{
+    static const struct setting settings[] = {
+        {"serial", 3, 5, 3, 64, NULL, NULL, NULL, false}, // ranks without experts
+        {"ladder(n: 4)", 3, 3, 8, 64, ", capacity: 0.1x", NULL, NULL, false},
+        {"ladder(n: 4)", 2, 3, 8, 64, ", overflow: error", NULL, NULL, false},
+        {"ladder(n: 8)", 2, 2, 8, 3, NULL, NULL, NULL, false}, // fewer tokens than parts
+        {"serial", 2, 2, 8, 64, ", wire: f32", NULL, "bf16", false},
+        {"ladder(n: 2)", 2, 3, 8, 64, ", wire: bf16", NULL, "f32", false},
+        {"hook", 3, 3, 8, 64, NULL, hook, NULL, false},
+        {"serial", 2, 2, 8, 64, NULL, NULL, NULL, true},
+        {"ladder(n: 3)", 3, 3, 8, 64, NULL, NULL, NULL, true},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        check_setting(&settings[i]);
+}
+
+static void test_rounds(void)
+{
+    struct lowered l;
+    struct setting setting = {"serial", 1, 4, 8, 1024, NULL, NULL, NULL, false};
+    lower_setting(&l, &setting);
+    if (accepted(&l)) {
+        const struct plan_variant *v = ROW(&l.plan, plan_variant, l.variant);
+        CU_ASSERT_EQUAL_FATAL(v->exchanges.count, 4);
+        const struct plan_exchange *e = ROW(&l.plan, plan_exchange, v->exchanges.first);
+        CU_ASSERT_EQUAL(ROW(&l.plan, plan_slot, e[0].slots.first)->rows, 595); // ceil(1.25 * 1024 * 13 / 28)
+        CU_ASSERT_EQUAL(ROW(&l.plan, plan_slot, e[2].slots.first)->rows, 595); // ceil(0.25 * 4 * 595)
+        CU_ASSERT_EQUAL(e[2].max_rounds, 3);
+        CU_ASSERT_TRUE(e[2].pool && e[3].pool && !e[0].pool);
+    }
+    lowered_free(&l);
+    setting.dispatch = ", pool: 0x";
+    lower_setting(&l, &setting);
+    CU_ASSERT_EQUAL(l.variant, NONE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(l.errors, "E0206"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(l.errors, "without a pool every row needs a slot"));
+    lowered_free(&l);
+    setting.dispatch = ", pool: 0x, capacity: 4x";
+    lower_setting(&l, &setting);
+    accepted(&l);
+    lowered_free(&l);
+    setting.dispatch = ", overflow: error";
+    lower_setting(&l, &setting);
+    if (accepted(&l))
+        CU_ASSERT_EQUAL(COUNT(&l.plan, plan_exchange), 2);
+    lowered_free(&l);
+}
+
+// Mutations.
+
+/// Every wait and every signal matters: without any one of them the program is refused. `round_trips`: a wait may be
+/// implied by messages to another rank and back, which placing waits does not count on; the model must agree.
+static void mutate_semaphores(const struct setting *setting, bool round_trips)
+{
+    struct lowered l;
+    char error[512];
+    lower_setting(&l, setting);
+    uint32_t mutations = 0;
+    if (accepted(&l))
+        for (uint32_t i = 0; i < COUNT(&l.plan, plan_instr); i++) {
+            struct plan_instr *instr = ROW(&l.plan, plan_instr, i);
+            struct plan_instr saved = *instr;
+            if (saved.op != opcode_wait && saved.op != opcode_signal)
+                continue;
+            *instr = (struct plan_instr){.op = opcode_host, .label = saved.label, .exchange = NONE, .kernel = NONE};
+            bool passes = program_verify(&l.context, &l.plan, l.variant, error, sizeof error);
+            bool redundant = passes && round_trips && saved.op == opcode_wait && brute_force_agrees(&l.plan, l.variant);
+            CU_ASSERT_TRUE(!passes || redundant);
+            if (passes && !redundant)
+                fprintf(stderr, "%s, %d layers, %d ranks: without %s %s (semaphore %u, %lld) it still passes\n",
+                        setting->use, setting->layers, setting->ranks, opcode_words[saved.op],
+                        ir_text(&l.plan, saved.label), saved.semaphore, (long long)saved.value);
+            *instr = saved;
+            mutations++;
+        }
+    CU_ASSERT_TRUE(!strcmp(setting->use, "serial") || mutations > 0);
+    lowered_free(&l);
+}
+
+static void test_mutations(void)
+{
+    static const int ranks[] = {1, 2, 4, 3};
+    for (size_t u = 0; u < sizeof uses / sizeof *uses; u++)
+        for (size_t r = 0; r < 4; r++) {
+            struct setting setting = {uses[u], r % 2 ? 2 : 1, ranks[r], 8, 128, NULL, NULL, NULL, false};
+            mutate_semaphores(&setting, false);
+        }
+    struct setting setting = {"hook", 2, 3, 8, 64, NULL, hook, NULL, false};
+    mutate_semaphores(&setting, true);
+    setting = (struct setting){"ladder(n: 3)", 2, 3, 8, 64, NULL, NULL, NULL, true};
+    mutate_semaphores(&setting, false);
+}
+
+static bool refused_with(struct lowered *l, const char *words)
+{
+    char error[512] = "";
+    bool passes = program_verify(&l->context, &l->plan, l->variant, error, sizeof error);
+    bool fits = !passes && strstr(error, words);
+    if (!fits)
+        fprintf(stderr, "expected `%s`, got `%s`\n", words, passes ? "accepted" : error);
+    return fits;
+}
+
+static struct plan_instr *find_instr(struct lowered *l, uint32_t op, const char *label)
+{
+    for (uint32_t i = 0; i < COUNT(&l->plan, plan_instr); i++) {
+        struct plan_instr *instr = ROW(&l->plan, plan_instr, i);
+        if (instr->op == op && !strcmp(ir_text(&l->plan, instr->label), label))
+            return instr;
+    }
+    return NULL;
+}
+
+static void test_refusals(void)
+{
+    struct lowered l;
+    struct setting setting = {"ladder(n: 2)", 1, 3, 8, 128, NULL, NULL, NULL, false};
+    lower_setting(&l, &setting);
+    if (!accepted(&l)) {
+        lowered_free(&l);
+        return;
+    }
+    // a message received before it is sent: all ranks wait
+    struct plan_instr *send = find_instr(&l, opcode_send, "dispatch.send[0]"),
+                      *recv = find_instr(&l, opcode_recv, "dispatch.recv[0]");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(send);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(recv);
+    struct plan_instr a = *send, b = *recv;
+    *send = b, *recv = a;
+    CU_ASSERT_TRUE(refused_with(&l, "deadlock"));
+    *send = a, *recv = b;
+    // a recv without a send
+    send->op = opcode_host;
+    CU_ASSERT_TRUE(refused_with(&l, "no send"));
+    send->op = opcode_send;
+    // rounds without an end
+    struct plan_instr *end = find_instr(&l, opcode_end, "expert[1]");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(end);
+    end->op = opcode_host;
+    CU_ASSERT_TRUE(refused_with(&l, "rounds and ends"));
+    end->op = opcode_end;
+    // two buffers in one place
+    const struct plan_program *program = ROW(&l.plan, plan_program, 0);
+    const struct plan_exchange *e = ROW(&l.plan, plan_exchange, 0);
+    struct plan_extent *x = ROW(&l.plan, plan_extent, program->extents.first + e->recv), saved = *x;
+    x->offset = ROW(&l.plan, plan_extent, program->extents.first + e->send)->offset;
+    CU_ASSERT_TRUE(refused_with(&l, "dispatch.send"));
+    *x = saved;
+    // a slot too small
+    x->bytes -= 64;
+    CU_ASSERT_TRUE(refused_with(&l, "do not hold its slots"));
+    *x = saved;
+    CU_ASSERT_TRUE(accepted(&l));
+    lowered_free(&l);
+}
+
+// Sizes.
+
+static int64_t largest_arena(const struct ir *plan)
+{
+    int64_t most = 0;
+    for (uint32_t i = 0; i < COUNT(plan, plan_program); i++)
+        if (ROW(plan, plan_program, i)->arena_bytes > most)
+            most = ROW(plan, plan_program, i)->arena_bytes;
+    return most;
+}
+
+/// More tokens never need a smaller buffer; layers beyond a few need no more memory.
+static void test_sizes(void)
+{
+    static const int tokens[] = {0, 1, 8, 64, 65, 512, 4096};
+    struct ir before;
+    ir_init(&before, &plan_ir);
+    for (size_t i = 1; i < sizeof tokens / sizeof *tokens; i++) {
+        struct lowered l;
+        struct setting setting = {"ladder(n: 3)", 2, 3, 8, tokens[i], ", capacity: 1x", NULL, NULL, false};
+        lower_setting(&l, &setting);
+        uint32_t count = COUNT(&l.plan, plan_extent);
+        for (uint32_t x = 0; x < count && COUNT(&before, plan_extent) == count; x++)
+            CU_ASSERT_TRUE(ROW(&l.plan, plan_extent, x)->bytes >= ROW(&before, plan_extent, x)->bytes);
+        ir_free(&before);
+        before = l.plan;
+        ir_init(&l.plan, &plan_ir);
+        lowered_free(&l);
+    }
+    ir_free(&before);
+    int64_t few = 0;
+    for (int layers = 3; layers <= 12; layers += 9) {
+        struct lowered l;
+        struct setting setting = {"ladder(n: 4)", layers, 4, 8, 512, NULL, NULL, NULL, false};
+        lower_setting(&l, &setting);
+        if (accepted(&l) && layers == 3)
+            few = largest_arena(&l.plan);
+        CU_ASSERT_TRUE(largest_arena(&l.plan) <= few * 11 / 10);
+        lowered_free(&l);
+    }
+}
+
+static void test_sharing(void)
+{
+    struct lowered l;
+    struct setting setting = {"serial", 1, 2, 8, 512, NULL, NULL, NULL, false};
+    lower_setting(&l, &setting);
+    if (accepted(&l)) {
+        int64_t sum = 0;
+        const struct plan_program *program = ROW(&l.plan, plan_program, 0);
+        for (uint32_t i = 0; i < program->extents.count; i++)
+            if (ROW(&l.plan, plan_buffer, i)->kind == buffer_kind_arena)
+                sum += ROW(&l.plan, plan_extent, program->extents.first + i)->bytes;
+        CU_ASSERT_TRUE(program->arena_bytes < sum * 9 / 10);
+    }
+    lowered_free(&l);
+}
+
+/// A large step: 61 layers of 8 parts on 64 ranks.
+static void test_speed(void)
+{
+    struct lowered l;
+    struct setting setting = {"ladder(n: 8)", 61, 64, 256, 4096, NULL, NULL, NULL, false};
+    struct timespec start, middle, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    lower_setting(&l, &setting);
+    clock_gettime(CLOCK_MONOTONIC, &middle);
+    accepted(&l);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double made = (double)(middle.tv_sec - start.tv_sec) + 1e-9 * (double)(middle.tv_nsec - start.tv_nsec);
+    double proven = (double)(end.tv_sec - middle.tv_sec) + 1e-9 * (double)(end.tv_nsec - middle.tv_nsec);
+    fprintf(stderr, "[61 layers, 8 parts, 64 ranks: front end and lowering %.2f s, proof %.2f s, %u instructions, %u buffers] ",
+            made, proven, COUNT(&l.plan, plan_instr), COUNT(&l.plan, plan_buffer));
+    CU_ASSERT_TRUE(made + proven < 60);
+    lowered_free(&l);
+}
+
+// Carriers.
+
+static void test_carriers(void)
+{
+    struct lowered l;
+    struct setting setting = {"serial", 1, 2, 8, 64, NULL, NULL, NULL, false};
+    static const char stub[] = "not really an executable";
+    char path[64], header[64], error[256] = "";
+    void *image = NULL;
+    size_t size = 0;
+    lower_setting(&l, &setting);
+    snprintf(path, sizeof path, "/tmp/lower_%ld.so", (long)getpid());
+    snprintf(header, sizeof header, "/tmp/lower_%ld.h", (long)getpid());
+    CU_ASSERT_TRUE_FATAL(accepted(&l) && plan_write(&l.plan, "x", 1, &image, &size));
+    CU_ASSERT_TRUE(write_executable(&l.context, stub, sizeof stub, image, size, path));
+    CU_ASSERT_EQUAL(access(path, X_OK), 0);
+    struct plan plan;
+    CU_ASSERT_TRUE(plan_open_file(&plan, path, error, sizeof error));
+    CU_ASSERT_EQUAL(COUNT(&plan.ir, plan_instr), COUNT(&l.plan, plan_instr));
+    plan_close(&plan);
+    CU_ASSERT_TRUE(write_library(&l.context, stub, sizeof stub, image, size, path));
+    CU_ASSERT_EQUAL(access(header, R_OK), 0);
+    CU_ASSERT_FALSE(write_executable(&l.context, stub, sizeof stub, image, size, "/nowhere/at/all"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(l.context.fatal_message, "/nowhere/at/all: No such file"));
+    unlink(path);
+    unlink(header);
+    free(image);
+    lowered_free(&l);
+}
+
+void suite_lower(void)
+{
+    CU_pSuite suite = CU_add_suite("lower", NULL, NULL);
+    CU_ADD_TEST(suite, test_base_rows);
+    CU_ADD_TEST(suite, test_pool_rows);
+    CU_ADD_TEST(suite, test_shapes);
+    CU_ADD_TEST(suite, test_other_shapes);
+    CU_ADD_TEST(suite, test_rounds);
+    CU_ADD_TEST(suite, test_mutations);
+    CU_ADD_TEST(suite, test_refusals);
+    CU_ADD_TEST(suite, test_sizes);
+    CU_ADD_TEST(suite, test_sharing);
+    CU_ADD_TEST(suite, test_speed);
+    CU_ADD_TEST(suite, test_carriers);
+}
