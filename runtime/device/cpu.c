@@ -1,0 +1,206 @@
+// The CPU device: one thread per (rank, stream), parked between steps, and a worker pool for launches. A stream that
+// lends its own engine (`own_thread`) runs launches itself.
+#include <sched.h>
+#include <string.h>
+
+#include "runtime/exec/session.h"
+
+enum { GRACE_NS = 2000000000 };
+
+struct cpu_state {
+    uint32_t threads;           // started
+    uint32_t count;
+    struct stream **streams;
+};
+
+static int64_t cpu_now(const struct stream *s)
+{
+    return clock_ns() - s->rank->session->step_begin;
+}
+
+static void cpu_arrive(struct stream *s, uint32_t exchange, uint32_t peer, int64_t bytes, int64_t begin)
+{
+    struct rank *to = &s->rank->session->ranks[peer];
+    event_add(&to->exchanges[exchange].arrived[s->rank->number], 1);
+    spans_add(&s->messages, (struct span_record){.begin = begin, .end = cpu_now(s), .bytes = bytes, .peer = peer,
+                                                 .instr = s->plan->instrs.first + s->pc});
+}
+
+/// Whether anything has moved in the session: a stream that waits long for another's honest work is not stuck.
+struct watch {
+    uint64_t seen;
+    int64_t deadline, patience;
+};
+
+static uint64_t total_progress(const struct moe_session *session)
+{
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < session->info->ranks; r++)
+        for (uint32_t i = 0; i < session->streams_per_rank; i++)
+            total += atomic_load_explicit(&session->ranks[r].streams[i].progress, memory_order_relaxed);
+    for (uint32_t i = 0; i < session->pool.worker_count; i++)
+        total += atomic_load_explicit(&session->pool.workers[i].progress, memory_order_relaxed);
+    return total;
+}
+
+static struct watch watch_begin(const struct moe_session *session, int64_t patience)
+{
+    return (struct watch){total_progress(session), clock_ns() + patience, patience};
+}
+
+static bool watch_over(const struct moe_session *session, struct watch *w)
+{
+    uint64_t now = total_progress(session);
+    if (now != w->seen) {
+        w->seen = now;
+        w->deadline = clock_ns() + w->patience;
+    }
+    return clock_ns() > w->deadline;
+}
+
+static bool timed_out(struct stream *s, const char *what)
+{
+    struct moe_session *session = s->rank->session;
+    char where[256];
+    return session_fail(session, MOE_TIMEOUT, "%s: no progress for %.3g s, waiting for %s",
+                        stream_where(s, where, sizeof where), (double)session->timeout_ns / 1e9, what);
+}
+
+/// Sleeps until the launch is done.
+static bool await_launch(struct stream *s, struct launch *launch, uint64_t target)
+{
+    struct moe_session *session = s->rank->session;
+    event_sleep(&launch->posted, target);
+    if (!event_reached(&launch->posted, target)) {
+        struct watch w = watch_begin(session, session->timeout_ns);
+        do {
+            if (watch_over(session, &w))
+                return timed_out(s, "its kernel");
+            event_sleep(&launch->posted, target);
+        } while (!event_reached(&launch->posted, target));
+    }
+    pool_retire(launch);
+    return true;
+}
+
+static bool cpu_launch(struct stream *s, struct launch *launch, double cost)
+{
+    (void)cost;
+    if (launch->units <= 0)
+        return true;
+    if (s->plan->own_thread) {
+        for (int64_t at = 0; at < launch->units && !session_failed(s->rank->session); at += launch->grain) {
+            launch_run(launch, at, at + launch->grain < launch->units ? at + launch->grain : launch->units, s->scratch);
+            atomic_fetch_add_explicit(&s->progress, 1, memory_order_relaxed);
+        }
+        return true;
+    }
+    uint64_t target = atomic_load(&launch->posted.value) + 1;
+    pool_post(&s->rank->session->pool, launch);
+    return await_launch(s, launch, target);
+}
+
+/// Waits for what blocks an instruction. False: the step has failed, here or elsewhere. A little more patient than
+/// await_launch, so that a stuck kernel is named rather than those who wait for it.
+static bool await_event(struct stream *s, const struct blocked *on)
+{
+    struct moe_session *session = s->rank->session;
+    event_sleep(on->event, on->at_least);
+    if (event_reached(on->event, on->at_least))
+        return true;
+    struct watch w = watch_begin(session, session->timeout_ns + 4 * EVENT_SLICE_NS);
+    while (!event_reached(on->event, on->at_least)) {
+        if (session_failed(session))
+            return false;
+        if (watch_over(session, &w))
+            return timed_out(s, on->what);
+        event_sleep(on->event, on->at_least);
+    }
+    return true;
+}
+
+static void run_stream(struct stream *s)
+{
+    struct blocked on;
+    while (!session_failed(s->rank->session)) {
+        enum stepped result = executor_step(s, &on);
+        if (result == STEP_FINISHED || result == STEP_FAILED || (result == STEP_BLOCKED && !await_event(s, &on)))
+            return;
+    }
+}
+
+static void *stream_main(void *argument)
+{
+    struct stream *s = argument;
+    struct moe_session *session = s->rank->session;
+    uint32_t seen = 0;
+    for (;;) {
+        while (atomic_load(&session->epoch) == seen)
+            futex_sleep(&session->epoch, seen, INT64_C(1000000000));
+        seen = atomic_load(&session->epoch);
+        if (atomic_load(&session->stop))
+            return NULL;
+        run_stream(s);
+        event_add(&session->finished, 1);
+    }
+}
+
+static bool cpu_create(struct moe_session *session)
+{
+    struct cpu_state *state = session_alloc(session, 1, sizeof *state);
+    uint32_t count = session->info->ranks * session->streams_per_rank;
+    if (!state || !(state->streams = session_alloc(session, count, sizeof *state->streams)))
+        return false;
+    session->device_state = state;
+    state->count = count;
+    if (!pool_start(&session->pool))
+        return false;
+    for (; state->threads < count; state->threads++) {
+        struct stream *s = &session->ranks[state->threads / session->streams_per_rank]
+                                .streams[state->threads % session->streams_per_rank];
+        state->streams[state->threads] = s;
+        if (pthread_create(&s->thread, NULL, stream_main, s) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void cpu_destroy(struct moe_session *session)
+{
+    struct cpu_state *state = session->device_state;
+    atomic_store(&session->stop, true);
+    atomic_fetch_add(&session->epoch, 1);
+    futex_wake(&session->epoch, INT_MAX);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 2;
+    for (uint32_t i = 0; state && i < state->threads; i++)
+        if (pthread_timedjoin_np(state->streams[i]->thread, NULL, &until) != 0)
+            session->stuck = true;
+    if (!pool_stop(&session->pool))
+        session->stuck = true;
+}
+
+static void cpu_run(struct moe_session *session)
+{
+    const struct cpu_state *state = session->device_state;
+    uint64_t target = atomic_load(&session->finished.value) + state->count;
+    session->step_begin = clock_ns();
+    atomic_fetch_add(&session->epoch, 1);
+    futex_wake(&session->epoch, INT_MAX);
+    // Streams end by themselves, failed or not; only a kernel that never returns on a stream's own thread does not.
+    int64_t deadline = INT64_MAX, seen = 0;
+    while (!event_reached(&session->finished, target)) {
+        event_sleep(&session->finished, target);
+        if (session_failed(session) && seen == 0)
+            seen = clock_ns(), deadline = seen + session->timeout_ns + GRACE_NS;
+        if (seen && clock_ns() > deadline) {
+            session->stuck = true;
+            break;
+        }
+    }
+    session->step_end = clock_ns() - session->step_begin;
+}
+
+const struct device_ops device_cpu = {.name = "cpu", .create = cpu_create, .destroy = cpu_destroy, .run = cpu_run,
+                                      .launch = cpu_launch, .now = cpu_now, .arrive = cpu_arrive};

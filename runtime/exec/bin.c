@@ -1,0 +1,285 @@
+// The built-in kernels `bin` and `bin_round`: routes become rows per destination rank. A token sends one row to each rank
+// that owns one of its experts; its own rank's row stays in x. `bin` fills the base slots' headers and metas, the pack
+// table, and says where each token's replies will lie; `bin_round` does the same for the rows granted in one overflow
+// round.
+#include <string.h>
+
+#include "control.h"
+#include "grants.h"
+#include "session.h"
+
+/// One (token, expert) pair: the expert's row in plan_owner orders by rank, then local id.
+struct pair {
+    uint32_t owner;
+    float weight;
+};
+
+struct routes {
+    const struct moe_session *session;
+    const int32_t *ids;
+    const float *weights;
+    uint32_t choices;
+};
+
+/// The pairs of a token in owner order; ids of -1 are skipped. Returns their number, or -1 for an impossible id.
+static int token_pairs(const struct routes *r, int64_t token, struct pair pairs[])
+{
+    int count = 0;
+    for (uint32_t c = 0; c < r->choices; c++) {
+        int32_t id = r->ids[token * r->choices + c];
+        if (id == -1)
+            continue;
+        if (id < 0 || (uint32_t)id >= r->session->info->experts)
+            return -1;
+        struct pair p = {r->session->owner_row[id], r->weights[token * r->choices + c]};
+        int at = count++;
+        for (; at > 0 && pairs[at - 1].owner > p.owner; at--)
+            pairs[at] = pairs[at - 1];
+        pairs[at] = p;
+    }
+    return count;
+}
+
+static const struct plan_owner *owner(const struct moe_session *session, uint32_t row)
+{
+    return ROW(session->ir, plan_owner, row);
+}
+
+/// The end of the run of pairs that share a rank with pairs[from].
+static int same_rank(const struct moe_session *session, const struct pair pairs[], int from, int count)
+{
+    int to = from + 1;
+    while (to < count && owner(session, pairs[to].owner)->rank == owner(session, pairs[from].owner)->rank)
+        to++;
+    return to;
+}
+
+/// Writes pairs [from, to) as a record's meta; the rest of its entries are unused.
+static void write_meta(const struct moe_session *session, const struct pair pairs[], int from, int to,
+                       const struct plan_exchange *e, char *record)
+{
+    struct moe_row_meta *meta = (struct moe_row_meta *)(void *)(record + e->row_bytes - e->meta_bytes);
+    for (int i = 0; i < (int)session->info->choices; i++)
+        meta[i] = from + i < to ? (struct moe_row_meta){(int32_t)owner(session, pairs[from + i].owner)->local,
+                                                        pairs[from + i].weight}
+                                : (struct moe_row_meta){-1, 0};
+}
+
+static struct moe_bins *lay_out(const struct moe_session *session, void *control, int64_t tokens)
+{
+    int64_t ranks = session->info->ranks, choices = session->info->choices;
+    int64_t rows = tokens * (choices < ranks ? choices : ranks);
+    struct moe_bins *b = control;
+    char *at = (char *)control + (sizeof *b + 63) / 64 * 64;
+    *b = (struct moe_bins){.head.tokens = tokens};
+    b->head.pack.src = carve(&at, rows, sizeof(void *));
+    b->head.pack.dst = carve(&at, rows, sizeof(void *));
+    b->head.merge_first = carve(&at, tokens + 1, sizeof(int64_t));
+    b->head.merge_rows = carve(&at, rows, sizeof(void *));
+    b->rank_first = carve(&at, 2 * ranks + 1, sizeof(int64_t));
+    b->rank_tokens = carve(&at, rows, sizeof(int32_t));
+    b->own_pairs = carve(&at, tokens * choices, sizeof(struct moe_row_meta));
+    b->own_first = carve(&at, tokens + 1, sizeof(int32_t));
+    b->load = carve(&at, session->info->experts, sizeof(int64_t));
+    b->overflow = carve(&at, ranks, sizeof(uint32_t));
+    return b;
+}
+
+/// First pass: rows per rank (as a prefix sum), pairs per expert.
+static bool count_rows(struct stream *s, const struct routes *r, struct moe_bins *b)
+{
+    const struct moe_session *session = r->session;
+    uint32_t ranks = session->info->ranks;
+    struct pair pairs[64];
+    memset(b->rank_first, 0, (ranks + 1) * sizeof *b->rank_first);
+    memset(b->load, 0, session->info->experts * sizeof *b->load);
+    for (int64_t t = 0; t < b->head.tokens; t++) {
+        int count = token_pairs(r, t, pairs);
+        if (count < 0)
+            return session_fail(s->rank->session, MOE_LOST, "rank %u: the router gave an expert that does not exist",
+                                s->rank->number);
+        for (int i = 0; i < count; i++)
+            b->load[owner(session, pairs[i].owner)->expert]++;
+        for (int i = 0; i < count; i = same_rank(session, pairs, i, count))
+            b->rank_first[owner(session, pairs[i].owner)->rank + 1]++;
+        b->pairs += count;
+    }
+    for (uint32_t d = 0; d < ranks; d++)
+        b->rank_first[d + 1] += b->rank_first[d];
+    return true;
+}
+
+/// Rows beyond the slots: counted for every rank, refused where the layer says so.
+static bool count_overflow(struct stream *s, const struct plan_exchange *e, struct moe_bins *b)
+{
+    struct moe_session *session = s->rank->session;
+    for (uint32_t d = 0; d < session->info->ranks; d++) {
+        int64_t rows = b->rank_first[d + 1] - b->rank_first[d], slots = slots_rows(session->ir, e, d);
+        b->overflow[d] = d != s->rank->number && rows > slots ? (uint32_t)(rows - slots) : 0;
+        if (!b->overflow[d])
+            continue;
+        if (e->overflow == overflow_error || s->rank->exchanges[e - ROW(session->ir, plan_exchange, 0)].pool == NONE)
+            return session_fail(session, MOE_OVERFLOW, "rank %u has %lld rows for rank %u in `%s`, its slots hold %lld",
+                                s->rank->number, (long long)rows, d, ir_text(session->ir, e->name), (long long)slots);
+        s->overflowed += b->overflow[d];
+    }
+    return true;
+}
+
+static void write_headers(struct stream *s, const struct plan_exchange *e, const struct moe_bins *b, char *slots)
+{
+    const struct moe_session *session = s->rank->session;
+    uint32_t number = (uint32_t)(e - ROW(session->ir, plan_exchange, 0)), ranks = session->info->ranks;
+    for (uint32_t d = 0; d < ranks; d++) {
+        if (d == s->rank->number)
+            continue;
+        struct moe_message *m = (void *)(slots + s->rank->exchanges[number].source_offset[d]);
+        int64_t rows = b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
+        *m = (struct moe_message){.rows = (uint32_t)rows, .source = s->rank->number, .exchange = number,
+                                  .step = session->step_number};
+        memcpy(m + 1, b->overflow, ranks * sizeof *b->overflow);
+    }
+}
+
+/// Where rows of a token go and where its replies will come from.
+struct targets {
+    char *x, *send, *reply, *own, *spill;
+    int64_t x_bytes;
+    const struct plan_exchange *e, *combine;
+    const struct exchange_state *state, *reply_state, *spill_state;
+};
+
+/// One remote row: record, pack entry; returns the address of its reply.
+static const void *place_row(const struct moe_session *session, struct moe_bins *b, const struct targets *to, int64_t t,
+                             uint32_t d, int64_t place, const struct pair pairs[], int from, int end)
+{
+    int64_t slots = slots_rows(session->ir, to->e, d);
+    if (place >= slots)
+        return to->spill + to->spill_state->source_offset[d] + to->combine->header_bytes +
+               (place - slots) * to->combine->row_bytes;
+    char *slot = to->send + to->state->source_offset[d];
+    char *record = slot + to->e->header_bytes + place * to->e->row_bytes;
+    write_meta(session, pairs, from, end, to->e, record);
+    ((struct moe_message *)(void *)slot)->pairs += (uint32_t)(end - from);
+    ((const void **)(uintptr_t)b->head.pack.src)[b->head.pack.rows] = to->x + t * to->x_bytes;
+    ((void **)(uintptr_t)b->head.pack.dst)[b->head.pack.rows++] = record;
+    return to->reply + to->reply_state->source_offset[d] + to->combine->header_bytes + place * to->combine->row_bytes;
+}
+
+/// Second pass: every row gets its place.
+static void place_rows(const struct stream *s, const struct routes *r, struct moe_bins *b, const struct targets *to)
+{
+    const struct moe_session *session = r->session;
+    int64_t *cursor = b->rank_first + session->info->ranks + 1, *first = (int64_t *)(uintptr_t)b->head.merge_first;
+    const void **merge = (const void **)(uintptr_t)b->head.merge_rows;
+    struct pair pairs[64];
+    int64_t replies = 0, own_pairs = 0;
+    for (uint32_t d = 0; d < session->info->ranks; d++)
+        cursor[d] = 0;
+    for (int64_t t = 0; t < b->head.tokens; t++) {
+        int count = token_pairs(r, t, pairs), end;
+        first[t] = replies;
+        for (int i = 0; i < count; i = end) {
+            uint32_t d = owner(session, pairs[i].owner)->rank;
+            end = same_rank(session, pairs, i, count);
+            int64_t place = cursor[d]++;
+            b->rank_tokens[b->rank_first[d] + place] = (int32_t)t;
+            if (d != s->rank->number) {
+                merge[replies++] = place_row(session, b, to, t, d, place, pairs, i, end);
+                continue;
+            }
+            b->own_first[place] = (int32_t)own_pairs;
+            for (int j = i; j < end; j++)
+                b->own_pairs[own_pairs++] =
+                    (struct moe_row_meta){(int32_t)owner(session, pairs[j].owner)->local, pairs[j].weight};
+            merge[replies++] = to->own + place * to->combine->row_bytes;
+        }
+    }
+    first[b->head.tokens] = replies;
+    b->own_rows = cursor[s->rank->number];
+    b->own_first[b->own_rows] = (int32_t)own_pairs;
+}
+
+bool builtin_bin(struct stream *s, const struct moe_kargs *a)
+{
+    struct moe_session *session = s->rank->session;
+    const struct plan_instr *in = stream_instr(s);
+    const struct plan_kernel *k = ROW(session->ir, plan_kernel, in->kernel);
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
+    const struct exchange_state *states = s->rank->exchanges, *state = &states[in->exchange];
+    struct routes routes = {session, a->p[BIN_IDS], a->p[BIN_WEIGHTS], session->info->choices};
+    struct moe_bins *b = lay_out(session, a->p[BIN_BINS], a->n[0]);
+    struct targets to = {.x = a->p[BIN_X], .send = a->p[BIN_SEND], .reply = a->p[BIN_REPLY], .own = a->p[BIN_OWN],
+                         .spill = a->p[BIN_SPILL], .x_bytes = k->n[0] * k->n[3], .e = e,
+                         .combine = ROW(session->ir, plan_exchange, state->combine), .state = state,
+                         .reply_state = &states[state->combine],
+                         .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine]};
+    if (!count_rows(s, &routes, b) || !count_overflow(s, e, b)) {
+        b->head.tokens = 0;
+        return false;
+    }
+    write_headers(s, e, b, to.send);
+    place_rows(s, &routes, b, &to);
+    for (uint32_t i = 0; i < session->info->experts; i++) {
+        s->routed[i] += b->load[i];
+        s->last_routed[i] += in->layer == session->info->layers - 1 ? b->load[i] : 0;
+    }
+    return true;
+}
+
+/// The rows of this source for rank d that round `s->round` grants: records, header, pack entries.
+static void place_grant(const struct stream *s, const struct routes *r, const struct moe_bins *b,
+                        const struct plan_exchange *e, uint32_t d, char *slot, struct moe_row_table *table,
+                        const char *x, int64_t x_bytes)
+{
+    const struct moe_session *session = s->rank->session;
+    const struct exchange_state *base = &s->rank->exchanges[e->base];
+    struct grant g = grant_of(base->ahead[d], base->mine[d], slots_rows(session->ir, e, d), s->round);
+    int64_t slots = slots_rows(session->ir, ROW(session->ir, plan_exchange, e->base), d);
+    const int32_t *tokens = b->rank_tokens + b->rank_first[d] + slots;
+    struct moe_message *m = (void *)slot;
+    *m = (struct moe_message){.rows = (uint32_t)g.count, .source = s->rank->number,
+                              .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0)),
+                              .step = session->step_number};
+    struct pair pairs[64];
+    for (int64_t i = 0; i < g.count; i++) {
+        int64_t t = tokens[g.first + i];
+        int count = token_pairs(r, t, pairs), from = 0, end = 0;
+        for (; end < count; from = end) {
+            end = same_rank(session, pairs, from, count);
+            if (owner(session, pairs[from].owner)->rank == d)
+                break;
+        }
+        char *record = slot + e->header_bytes + i * e->row_bytes;
+        write_meta(session, pairs, from, end, e, record);
+        m->pairs += (uint32_t)(end - from);
+        ((const void **)(uintptr_t)table->src)[table->rows] = x + t * x_bytes;
+        ((void **)(uintptr_t)table->dst)[table->rows++] = record;
+    }
+}
+
+bool builtin_bin_round(struct stream *s, const struct moe_kargs *a)
+{
+    struct moe_session *session = s->rank->session;
+    const struct plan_instr *in = stream_instr(s);
+    const struct plan_kernel *k = ROW(session->ir, plan_kernel, in->kernel);
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
+    struct routes routes = {session, a->p[ROUND_IDS], a->p[ROUND_WEIGHTS], session->info->choices};
+    const struct moe_bins *b = a->p[ROUND_BINS];
+    struct moe_row_table *table = a->p[ROUND_CONTROL];
+    char *at = (char *)a->p[ROUND_CONTROL] + 64;
+    int64_t rows = slots_round_rows(session->ir, e, s->rank->number, session->info->ranks);
+    *table = (struct moe_row_table){.src = carve(&at, rows, sizeof(void *))};
+    table->dst = carve(&at, rows, sizeof(void *));
+    // The rows promised in the headers must be those in bins: a plan that mixes up its parts is stopped here.
+    const struct exchange_state *base = &s->rank->exchanges[e->base];
+    for (uint32_t d = 0; d < session->info->ranks; d++)
+        if (b->head.tokens != a->n[0] || (d != s->rank->number && base->mine[d] != b->overflow[d]))
+            return session_fail(session, MOE_LOST, "rank %u: overflow rows of `%s` are not those announced",
+                                s->rank->number, ir_text(session->ir, e->name));
+    for (uint32_t d = 0; d < session->info->ranks; d++)
+        if (d != s->rank->number)
+            place_grant(s, &routes, b, e, d, (char *)a->p[ROUND_SEND] + s->rank->exchanges[in->exchange].source_offset[d],
+                        table, a->p[ROUND_X], k->n[0] * k->n[3]);
+    return true;
+}

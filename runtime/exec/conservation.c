@@ -1,0 +1,70 @@
+// Invariant I2: nothing is lost. After every step the counters of all ranks are compared: rows and pairs sent = received
+// for every exchange and pair of ranks, replies = rows sent, pairs routed to each expert = pairs its rank computed.
+#include "session.h"
+
+static bool check_messages(struct moe_session *session, uint32_t exchange)
+{
+    const char *name = ir_text(session->ir, ROW(session->ir, plan_exchange, exchange)->name);
+    for (uint32_t a = 0; a < session->info->ranks; a++) {
+        for (uint32_t b = 0; b < session->info->ranks; b++) {
+            const struct exchange_state *from = &session->ranks[a].exchanges[exchange],
+                                        *to = &session->ranks[b].exchanges[exchange];
+            if (a == b)
+                continue;
+            if (from->sent_rows[b] != to->got_rows[a])
+                return session_fail(session, MOE_LOST, "rank %u sent %lld rows to rank %u by `%s`, rank %u received %lld",
+                                    a, (long long)from->sent_rows[b], b, name, b, (long long)to->got_rows[a]);
+            if (from->sent_pairs[b] != to->got_pairs[a])
+                return session_fail(session, MOE_LOST, "rank %u sent %lld pairs to rank %u by `%s`, rank %u received %lld",
+                                    a, (long long)from->sent_pairs[b], b, name, b, (long long)to->got_pairs[a]);
+        }
+    }
+    return true;
+}
+
+/// Every row that went out by a dispatch came back by its combine.
+static bool check_replies(struct moe_session *session, uint32_t dispatch)
+{
+    const struct ir *ir = session->ir;
+    for (uint32_t a = 0; a < session->info->ranks; a++) {
+        const struct exchange_state *out = &session->ranks[a].exchanges[dispatch],
+                                    *back = &session->ranks[a].exchanges[out->combine];
+        for (uint32_t d = 0; d < session->info->ranks; d++)
+            if (d != a && out->sent_rows[d] != back->got_rows[d])
+                return session_fail(session, MOE_LOST, "rank %u sent %lld rows to rank %u by `%s`, `%s` brought %lld back",
+                                    a, (long long)out->sent_rows[d], d, ir_text(ir, ROW(ir, plan_exchange, dispatch)->name),
+                                    ir_text(ir, ROW(ir, plan_exchange, out->combine)->name),
+                                    (long long)back->got_rows[d]);
+    }
+    return true;
+}
+
+/// Every pair that a rank routed to an expert was listed for computing there, source by source.
+static bool check_expert(struct moe_session *session, const struct plan_owner *o, uint32_t source)
+{
+    int64_t routed = 0, computed = 0, owned = ROW(session->ir, plan_rank, o->rank)->owned.count;
+    for (uint32_t s = 0; s < session->streams_per_rank; s++) {
+        routed += session->ranks[source].streams[s].routed[o->expert];
+        computed += session->ranks[o->rank].streams[s].computed[source * owned + o->local];
+    }
+    return routed == computed ||
+           session_fail(session, MOE_LOST, "rank %u routed %lld pairs to expert %u, rank %u computed %lld of them", source,
+                        (long long)routed, o->expert, o->rank, (long long)computed);
+}
+
+bool conservation_check(struct moe_session *session)
+{
+    struct rows exchanges = session->variant->exchanges;
+    for (uint32_t i = 0; i < exchanges.count; i++)
+        if (!check_messages(session, exchanges.first + i))
+            return false;
+    for (uint32_t i = 0; i < exchanges.count; i++)
+        if (ROW(session->ir, plan_exchange, exchanges.first + i)->kind == exchange_kind_dispatch &&
+            !check_replies(session, exchanges.first + i))
+            return false;
+    for (uint32_t i = 0; i < session->info->experts; i++)
+        for (uint32_t r = 0; r < session->info->ranks; r++)
+            if (!check_expert(session, ROW(session->ir, plan_owner, i), r))
+                return false;
+    return true;
+}

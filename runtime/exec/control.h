@@ -1,0 +1,44 @@
+// What the built-in kernels write into control buffers, and the functions themselves. Generated kernels see the heads
+// only (kernels.h).
+#ifndef MOE_CONTROL_H
+#define MOE_CONTROL_H
+
+#include "runtime/plan/kernels.h"
+#include "runtime/plan/messages.h"
+
+#include <stdbool.h>
+
+struct moe_bins {
+    struct moe_bins_head head;
+    int64_t pairs;              // all (token, expert) pairs of the part
+    int64_t own_rows;
+    int64_t *rank_first;        // [ranks + 1] rows for each rank, the own one too, in rank_tokens
+    int32_t *rank_tokens;       // tokens, ascending within a rank: the first rows(d) go by slot, the rest overflow
+    int32_t *own_first;         // [own_rows + 1] pairs of each own row in own_pairs
+    struct moe_row_meta *own_pairs;
+    int64_t *load;              // [experts] pairs routed to each expert
+    uint32_t *overflow;         // [ranks]
+};
+
+struct moe_pairs {
+    struct moe_pairs_head head;
+};
+
+struct stream;
+struct launch;
+
+/// The built-ins: false with the session failed. `launch` names rank, exchange and round.
+bool builtin_bin(struct stream *s, const struct moe_kargs *a);
+bool builtin_bin_round(struct stream *s, const struct moe_kargs *a);
+bool builtin_fan_out(struct stream *s, const struct moe_kargs *a);
+bool builtin_dense(struct stream *s, const struct moe_kargs *a);
+
+/// Takes arrays one after the other from a control buffer whose size validation has proved.
+static inline void *carve(char **at, int64_t count, size_t size)
+{
+    char *taken = *at;
+    *at += ((size_t)count * size + 15) / 16 * 16;
+    return taken;
+}
+
+#endif

@@ -1,0 +1,115 @@
+// The worker pool (pool.h).
+#include "pool.h"
+
+#include <sched.h>
+
+enum { IDLE_SPINS = 200, STOP_WAIT_S = 2 };
+
+void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch)
+{
+    if (launch->builtin)
+        launch->builtin(launch->stream, &launch->args);
+    else
+        launch->fn(&launch->args, begin, end, scratch);
+}
+
+/// Takes units until none are left. True when it did some.
+static bool work_on(struct launch *launch, struct worker *w)
+{
+    bool worked = false;
+    for (;;) {
+        int64_t begin = atomic_fetch_add_explicit(&launch->next, launch->grain, memory_order_acq_rel);
+        if (begin >= launch->units)
+            return worked;
+        int64_t end = begin + launch->grain < launch->units ? begin + launch->grain : launch->units;
+        launch_run(launch, begin, end, w->scratch);
+        atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
+        worked = true;
+        // The last one to finish reports; acq_rel so that it has seen every other worker's writes.
+        if (atomic_fetch_add(&launch->done, end - begin) + (end - begin) == launch->units) {
+            atomic_store(&launch->active, 0);
+            event_add(&launch->posted, 1);
+        }
+    }
+}
+
+/// One pass over the launches. `users` keeps a launch from being reused while a worker is between looking and taking.
+static bool find_work(struct worker *w)
+{
+    struct pool *pool = w->pool;
+    bool worked = false;
+    for (uint32_t i = 0; i < pool->slot_count; i++) {
+        struct launch *launch = pool->slots[i];
+        if (!atomic_load_explicit(&launch->active, memory_order_relaxed))
+            continue;
+        atomic_fetch_add(&launch->users, 1);
+        if (atomic_load(&launch->active))
+            worked |= work_on(launch, w);
+        atomic_fetch_sub(&launch->users, 1);
+    }
+    return worked;
+}
+
+static void *worker_main(void *argument)
+{
+    struct worker *w = argument;
+    struct pool *pool = w->pool;
+    while (!atomic_load(&pool->stop)) {
+        uint32_t seen = atomic_load(&pool->epoch);
+        if (find_work(w))
+            continue;
+        for (int i = 0; i < IDLE_SPINS && atomic_load_explicit(&pool->epoch, memory_order_relaxed) == seen; i++)
+            ;
+        atomic_fetch_add(&pool->sleepers, 1);
+        if (atomic_load(&pool->epoch) == seen && !atomic_load(&pool->stop))
+            futex_sleep(&pool->epoch, seen, INT64_C(1000000000));
+        atomic_fetch_sub(&pool->sleepers, 1);
+    }
+    return NULL;
+}
+
+bool pool_start(struct pool *pool)
+{
+    for (uint32_t i = 0; i < pool->worker_count; i++) {
+        struct worker *w = &pool->workers[i];
+        w->pool = pool;
+        w->number = i;
+        if (pthread_create(&w->thread, NULL, worker_main, w) != 0)
+            return false;
+        w->started = true;
+    }
+    return true;
+}
+
+bool pool_stop(struct pool *pool)
+{
+    bool all = true;
+    atomic_store(&pool->stop, true);
+    atomic_fetch_add(&pool->epoch, 1);
+    futex_wake(&pool->epoch, INT_MAX);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += STOP_WAIT_S;
+    for (uint32_t i = 0; i < pool->worker_count; i++)
+        if (pool->workers[i].started && pthread_timedjoin_np(pool->workers[i].thread, NULL, &until) != 0)
+            all = false;
+    return all;
+}
+
+void pool_post(struct pool *pool, struct launch *launch)
+{
+    atomic_store_explicit(&launch->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&launch->done, 0, memory_order_relaxed);
+    atomic_store(&launch->active, 1);
+    atomic_fetch_add(&pool->epoch, 1);
+    if (atomic_load(&pool->sleepers)) {
+        int64_t wanted = (launch->units + launch->grain - 1) / launch->grain;
+        futex_wake(&pool->epoch, wanted < INT_MAX ? (int)wanted : INT_MAX);
+    }
+}
+
+void pool_retire(struct launch *launch)
+{
+    while (atomic_load(&launch->users))
+        sched_yield();
+}

@@ -1,0 +1,59 @@
+// The session's worker threads. A launch is a kernel over a range of units; several may be in flight, one per stream.
+// Workers take `grain` units at a time from the launch's counter; the stream that posted it sleeps until all are done.
+#ifndef MOE_POOL_H
+#define MOE_POOL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "event.h"
+#include "runtime/plan/kernels.h"
+
+struct stream;
+
+struct launch {
+    moe_kernel_fn *fn;              // generated
+    bool (*builtin)(struct stream *stream, const struct moe_kargs *args);
+    struct stream *stream;
+    struct moe_kargs args;
+    int64_t units, grain;
+    _Atomic int64_t next;           // first unit nobody has taken
+    _Atomic int64_t done;           // units finished
+    struct event posted;            // counts launches of this stream that finished
+    _Atomic uint32_t active;        // workers may take units
+    _Atomic uint32_t users;         // workers looking at it
+};
+
+struct worker {
+    struct pool *pool;
+    pthread_t thread;
+    void *scratch;
+    _Atomic uint64_t progress;      // pieces of work done: nothing hangs as long as it grows
+    uint32_t number;
+    bool started;
+};
+
+struct pool {
+    struct worker *workers;
+    uint32_t worker_count;
+    struct launch **slots;          // one per stream, by descending priority
+    uint32_t slot_count;
+    _Atomic uint32_t epoch;         // bumped with every launch; futex
+    _Atomic uint32_t sleepers;
+    _Atomic bool stop;
+};
+
+bool pool_start(struct pool *pool);
+/// Ends the workers. False: one is stuck in a kernel; nothing it can reach may be freed.
+bool pool_stop(struct pool *pool);
+/// Starts a launch; its end raises launch->posted by one.
+void pool_post(struct pool *pool, struct launch *launch);
+/// Waits until no worker looks at a finished launch any more, so that it can be used again.
+void pool_retire(struct launch *launch);
+/// Runs units [begin, end) here.
+void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch);
+
+#endif

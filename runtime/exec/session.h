@@ -1,0 +1,197 @@
+// Inside the runtime: a session, its ranks and streams, and the two tables that keep the executor free of special cases,
+// device_ops (where work runs) and transport_ops (how messages travel).
+#ifndef MOE_SESSION_H
+#define MOE_SESSION_H
+
+#include <pthread.h>
+
+#include "event.h"
+#include "pool.h"
+#include "runtime/moe.h"
+#include "runtime/plan/plan.h"
+#include "runtime/plan/slots.h"
+
+struct moe_plan {
+    struct plan plan;
+    void *code;                     // executable copy of the native code, or NULL
+    size_t code_map_bytes;
+    moe_kernel_fn **kernels;        // one per plan_kernel; NULL for built-ins
+};
+
+/// One exchange as one rank sees it. Arrays have one element per rank.
+struct exchange_state {
+    struct event *arrived;          // messages from each source; the own one counts when the own send is done
+    uint64_t received;              // receives done in this step
+    int64_t *source_offset;         // slots.h, both sides
+    int64_t *target_offset;
+    uint32_t combine;               // dispatch: the exchange that answers it
+    uint32_t pool;                  // base dispatch: its pool dispatch, or NONE
+    // Base dispatch, from the overflow vectors of all headers: rows to each rank and those of lower ranks before them,
+    // rows from each rank and where they begin; rounds that all ranks agree on.
+    int64_t *mine, *ahead, *from, *from_first;
+    int64_t rounds;
+    // Conservation: rows and pairs to and from each rank in this step.
+    int64_t *sent_rows, *sent_pairs, *got_rows, *got_pairs;
+};
+
+struct rank {
+    struct moe_session *session;
+    uint32_t number;
+    char *arena;
+    void *arena_map, *param_map;
+    size_t arena_map_bytes, param_map_bytes;
+    void **params;                  // [plan_param * layers]
+    void **bases;                   // [plan_buffer] addresses; NULL for the caller's
+    struct event *semaphores;
+    struct exchange_state *exchanges; // [plan_exchange]
+    struct stream *streams;         // [session->streams_per_rank]
+    const moe_step *step;
+    double sm_free, out_free, in_free; // sim: when its engines are next idle, ns
+};
+
+/// Something that took time: an instruction of a stream, or a message. Times in ns since the step began.
+struct span_record {
+    int64_t begin, end;
+    uint32_t instr;
+    uint32_t peer;                  // messages: destination; instructions: NONE
+    int64_t bytes;
+};
+
+struct spans {
+    struct span_record *at;
+    uint32_t count, capacity;
+    uint32_t dropped;
+};
+
+struct stream {
+    struct rank *rank;
+    uint32_t index;
+    pthread_t thread;
+    const struct plan_stream *plan; // of the chosen variant; NULL: nothing to do in this step
+    uint32_t pc;                    // next instruction, within plan->instrs
+    int64_t began;                  // when it was first tried; < 0: not yet
+    uint32_t loop;                  // pc of the open `rounds`
+    int64_t round, rounds;
+    struct launch launch;
+    void *scratch;
+    struct spans spans, messages;
+    int64_t *routed, *last_routed;  // [experts] pairs by the bins of this stream; of the last layer
+    int64_t *computed;              // [ranks, owned] pairs by its fan_outs, by source and local id
+    int64_t overflowed, rounds_run, bytes_sent;
+    double flops;
+    double time;                    // sim: its clock, ns
+    _Atomic uint64_t progress;      // instructions done
+    bool finished;
+    struct event *blocked_on;       // sim
+    uint64_t blocked_for;
+};
+
+/// What a blocked instruction waits for.
+struct blocked {
+    struct event *event;
+    uint64_t at_least;
+    char what[96];
+};
+
+enum stepped { STEP_DONE, STEP_BLOCKED, STEP_FAILED, STEP_FINISHED };
+
+struct device_ops {
+    const char *name;
+    bool (*create)(struct moe_session *session);
+    void (*destroy)(struct moe_session *session);
+    /// Runs the step's streams to their end or failure.
+    void (*run)(struct moe_session *session);
+    /// Runs a launch to its end. False: it made no progress for too long.
+    bool (*launch)(struct stream *stream, struct launch *launch, double cost);
+    int64_t (*now)(const struct stream *stream);
+    /// A message's bytes lie at the destination (or will, in virtual time): raise its arrival.
+    void (*arrive)(struct stream *stream, uint32_t exchange, uint32_t peer, int64_t bytes, int64_t begin);
+};
+
+struct transport_ops {
+    const char *name;
+    enum stepped (*send)(struct stream *stream, uint32_t exchange);
+    enum stepped (*recv)(struct stream *stream, uint32_t exchange, struct blocked *on);
+};
+
+extern const struct device_ops device_cpu, device_sim;
+extern const struct transport_ops transport_local;
+
+enum fault_kind { FAULT_NONE, FAULT_DROP, FAULT_DOUBLE, FAULT_MISROUTE };
+
+struct moe_session {
+    const moe_plan *plan;
+    const struct ir *ir;
+    const struct plan_info *info;
+    moe_options options;
+    const struct device_ops *device;
+    const struct transport_ops *transport;
+    void *device_state;
+    struct pool pool;
+    moe_kernel_fn **kernels;
+    struct rank *ranks;
+    uint32_t streams_per_rank;
+    uint32_t *owner_row;            // [experts] row of plan_owner: ascending = by rank, then local id
+    uint32_t *loaded_layers;
+    size_t scratch_bytes;
+    bool loaded, broken, stuck;
+    int64_t timeout_ns;
+
+    // The step in progress.
+    const struct plan_variant *variant;
+    uint64_t step_number;
+    int64_t step_begin, step_end;   // ns; sim: virtual
+    _Atomic uint32_t epoch;         // bumped to start a step; futex
+    struct event finished;          // streams that ended this step
+    _Atomic bool stop;
+    _Atomic int failed;             // moe_status of the step
+    _Atomic bool failing;           // somebody writes `error`
+    char error[512];
+
+    enum fault_kind fault;
+    uint32_t fault_rank;
+    _Atomic bool fault_done;
+
+    moe_stats stats;
+    int64_t *expert_load;
+    struct span_record *sorted;     // workspace of statistics: all records of one rank
+    uint32_t sorted_capacity;
+    void **owned;                   // every other allocation
+    uint32_t owned_count, owned_capacity;
+};
+
+/// Records the step's failure; the first one wins. Returns false.
+bool session_fail(struct moe_session *session, moe_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/// "rank 1, stream tx, instruction 7 `dispatch.send[0]`"
+const char *stream_where(const struct stream *stream, char *text, size_t size);
+
+static inline bool session_failed(const struct moe_session *session)
+{
+    return atomic_load_explicit(&session->failed, memory_order_acquire) != MOE_OK;
+}
+
+/// Tries the stream's next instruction. The one function that all devices drive.
+enum stepped executor_step(struct stream *stream, struct blocked *on);
+/// The instruction at the stream's pc.
+const struct plan_instr *stream_instr(const struct stream *stream);
+/// Tokens of a part when a rank has `tokens`.
+void part_range(const struct plan_part *part, int64_t tokens, int64_t *first, int64_t *count);
+void spans_add(struct spans *spans, struct span_record record);
+
+void stream_begin_step(struct stream *stream);
+/// After the step: counters of all ranks agree (I2), or the session has failed.
+bool conservation_check(struct moe_session *session);
+void stats_compute(struct moe_session *session);
+
+/// Perturbs rank fault_rank's outgoing message once, for tests of the conservation check.
+void fault_apply(struct stream *stream, uint32_t exchange);
+
+/// Zeroed memory that lives as long as the session; NULL when out of memory.
+void *session_alloc(struct moe_session *session, size_t count, size_t size);
+/// Fresh zero pages between two that fault.
+void *guarded_map(size_t bytes, void **map, size_t *map_bytes);
+/// Tests: replaces a generated kernel by name.
+bool session_override_kernel(struct moe_session *session, const char *name, moe_kernel_fn *fn);
+
+#endif

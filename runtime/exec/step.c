@@ -1,0 +1,317 @@
+// One instruction of a stream: done, or blocked on what. Devices drive this function from threads (cpu) or from an event
+// loop with a virtual clock (sim); it knows neither.
+#include <string.h>
+
+#include "control.h"
+#include "session.h"
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MOE_TSAN 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__)
+#define MOE_TSAN 1
+#endif
+#ifdef MOE_TSAN
+void __tsan_read_range(void *address, unsigned long bytes);
+void __tsan_write_range(void *address, unsigned long bytes);
+#endif
+
+const struct plan_instr *stream_instr(const struct stream *s)
+{
+    return ROW(s->rank->session->ir, plan_instr, s->plan->instrs.first + s->pc);
+}
+
+const char *stream_where(const struct stream *s, char *text, size_t size)
+{
+    const struct ir *ir = s->rank->session->ir;
+    const struct plan_instr *in = stream_instr(s);
+    snprintf(text, size, "rank %u, stream %s, instruction %u `%s` (%s)", s->rank->number, ir_text(ir, s->plan->name),
+             s->pc, ir_text(ir, in->label), opcode_words[in->op]);
+    return text;
+}
+
+void part_range(const struct plan_part *part, int64_t tokens, int64_t *first, int64_t *count)
+{
+    *first = tokens * part->begin / part->total;
+    *count = tokens * part->end / part->total - *first;
+}
+
+void spans_add(struct spans *spans, struct span_record record)
+{
+    if (spans->count < spans->capacity)
+        spans->at[spans->count++] = record;
+    else
+        spans->dropped++;
+}
+
+/// An argument's memory: address, and how many bytes of it this instruction may use.
+struct region {
+    char *at;
+    int64_t bytes;
+};
+
+static struct region resolve(const struct stream *s, const struct plan_arg *arg, int64_t first, int64_t count)
+{
+    const struct rank *rank = s->rank;
+    const struct ir *ir = rank->session->ir;
+    const struct plan_buffer *b = ROW(ir, plan_buffer, arg->buffer);
+    const struct plan_program *p = ROW(ir, plan_program, rank->session->variant->programs.first + rank->number);
+    struct region r = {rank->bases[arg->buffer], 0};
+    r.bytes = ROW(ir, plan_extent, p->extents.first + arg->buffer - rank->session->variant->buffers.first)->bytes;
+    if (b->kind == buffer_kind_input || b->kind == buffer_kind_output) {
+        r.at = b->kind == buffer_kind_input ? (char *)(uintptr_t)rank->step->in : rank->step->out;
+        r.bytes = rank->step->tokens * b->row_bytes;
+    } else if (b->kind == buffer_kind_param) {
+        const struct plan_param *param = ROW(ir, plan_param, b->param);
+        r.bytes = param->bytes * (param->per_expert ? ROW(ir, plan_rank, rank->number)->owned.count : 1);
+    }
+    if (arg->slice != NONE && r.at) {
+        r.at += first * b->row_bytes;
+        r.bytes = count * b->row_bytes;
+    }
+    return r;
+}
+
+/// Before a launch: a buffer whose lifetime begins is filled with NaN, and ThreadSanitizer, which does not see generated
+/// code, is told what the launch touches.
+static void declare(const struct stream *s, const struct plan_arg *arg, struct region r)
+{
+    const struct plan_buffer *b = ROW(s->rank->session->ir, plan_buffer, arg->buffer);
+    if (s->rank->session->options.poison && arg->first && b->kind == buffer_kind_arena && b->dtype != dtype_none)
+        memset(r.at, 0xff, (size_t)r.bytes);
+#ifdef MOE_TSAN
+    if (r.at && r.bytes && b->kind != buffer_kind_param) {
+        if (arg->access == access_read)
+            __tsan_read_range(r.at, (unsigned long)r.bytes);
+        else
+            __tsan_write_range(r.at, (unsigned long)r.bytes);
+    }
+#endif
+}
+
+/// Units of a launch; control data says how many rows there are.
+static int64_t count_units(const struct plan_kernel *k, const struct moe_kargs *a)
+{
+    const struct moe_pairs_head *pairs = a->p[0];
+    const struct moe_bins_head *bins = a->p[0];
+    switch (k->role) {
+    case kernel_role_copy_rows: return ((const struct moe_row_table *)a->p[COPY_CONTROL])->rows;
+    case kernel_role_mlp_up: return pairs->rows ? k->unit_count * pairs->experts : 0;
+    case kernel_role_mlp_down: return pairs->rows ? k->unit_count : 0;
+    case kernel_role_merge: return bins->tokens < a->n[0] ? bins->tokens : a->n[0];
+    default: return k->unit == unit_tokens ? a->n[0] : k->unit == unit_fixed ? k->unit_count : 1;
+    }
+}
+
+/// Useful FLOPs: the router's product, and every pair's products.
+static double count_flops(const struct stream *s, const struct plan_instr *in, const struct plan_kernel *k,
+                          const struct moe_kargs *a)
+{
+    const struct ir *ir = s->rank->session->ir;
+    if (k->role == kernel_role_route)
+        return 2.0 * (double)a->n[0] * (double)k->n[0] * (double)k->n[1];
+    if (k->role != kernel_role_mlp_up && k->role != kernel_role_mlp_down)
+        return 0;
+    const struct moe_pairs_head *h = a->p[0];
+    const struct plan_buffer *b = ROW(ir, plan_buffer, ROW(ir, plan_arg, in->args.first + UP_W)->buffer);
+    if (!h->expert_first || b->kind != buffer_kind_param)
+        return 0;
+    const struct plan_param *param = ROW(ir, plan_param, b->param);
+    return 2.0 * (double)h->expert_first[h->experts] * (double)param->rows * (double)param->cols;
+}
+
+/// Routes that the caller gives instead of the router's, and the copy of routes that the caller wants.
+static bool use_given(const struct stream *s, const struct moe_kargs *a)
+{
+    const moe_step *step = s->rank->step;
+    int64_t k = s->rank->session->info->choices, first = a->n[1] * k, count = a->n[0] * k;
+    if (!step->given_ids)
+        return false;
+    if (count) {
+        memcpy(a->p[ROUTE_IDS], step->given_ids + first, (size_t)count * sizeof(int32_t));
+        memcpy(a->p[ROUTE_WEIGHTS], step->given_weights + first, (size_t)count * sizeof(float));
+    }
+    return true;
+}
+
+static void give_routes(const struct stream *s, const struct plan_instr *in, const struct moe_kargs *a)
+{
+    const moe_step *step = s->rank->step;
+    int64_t k = s->rank->session->info->choices, first = a->n[1] * k, count = a->n[0] * k;
+    if (in->layer != s->rank->session->info->layers - 1 || !count)
+        return;
+    if (step->topk_ids)
+        memcpy(step->topk_ids + first, a->p[ROUTE_IDS], (size_t)count * sizeof(int32_t));
+    if (step->topk_weights)
+        memcpy(step->topk_weights + first, a->p[ROUTE_WEIGHTS], (size_t)count * sizeof(float));
+}
+
+static bool (*const builtins[kernel_role_words_count])(struct stream *, const struct moe_kargs *) = {
+    [kernel_role_bin] = builtin_bin,
+    [kernel_role_bin_round] = builtin_bin_round,
+    [kernel_role_fan_out] = builtin_fan_out,
+    [kernel_role_dense] = builtin_dense,
+};
+
+static enum stepped do_launch(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)on;
+    const struct moe_session *session = s->rank->session;
+    const struct plan_kernel *k = ROW(session->ir, plan_kernel, in->kernel);
+    struct launch *l = &s->launch;
+    struct moe_kargs *a = &l->args;
+    *a = (struct moe_kargs){.n = {[2] = s->rank->number, [3] = in->layer}};
+    part_range(ROW(session->ir, plan_part, in->part), s->rank->step->tokens, &a->n[1], &a->n[0]);
+    for (uint32_t i = 0; i < in->args.count; i++) {
+        const struct plan_arg *arg = ROW(session->ir, plan_arg, in->args.first + i);
+        struct region r = resolve(s, arg, a->n[1], a->n[0]);
+        a->p[i] = r.at;
+        declare(s, arg, r);
+    }
+    bool given = k->role == kernel_role_route && use_given(s, a);
+    l->builtin = builtins[k->role];
+    l->fn = session->kernels[in->kernel];
+    l->units = given ? 0 : count_units(k, a);
+    l->grain = k->grain > 0 ? k->grain : 1;
+    s->flops += given ? 0 : count_flops(s, in, k, a);
+    if (!session->device->launch(s, l, l->units ? in->cost : 0) || session_failed(session))
+        return STEP_FAILED;
+    if (k->role == kernel_role_route)
+        give_routes(s, in, a);
+    return STEP_DONE;
+}
+
+static enum stepped do_copy(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)on;
+    const struct ir *ir = s->rank->session->ir;
+    int64_t first, count;
+    part_range(ROW(ir, plan_part, in->part), s->rank->step->tokens, &first, &count);
+    const struct plan_arg *to = ROW(ir, plan_arg, in->args.first), *from = to + 1;
+    struct region dst = resolve(s, to, first, count), src = resolve(s, from, first, count);
+    if (count)
+        memmove(dst.at, src.at, (size_t)(count * ROW(ir, plan_buffer, to->buffer)->row_bytes));
+    return STEP_DONE;
+}
+
+static enum stepped do_send(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)on;
+    return s->rank->session->transport->send(s, in->exchange);
+}
+
+static enum stepped do_recv(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    return s->rank->session->transport->recv(s, in->exchange, on);
+}
+
+static enum stepped do_wait(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    struct event *e = &s->rank->semaphores[in->semaphore];
+    if (event_reached(e, (uint64_t)in->value))
+        return STEP_DONE;
+    on->event = e;
+    on->at_least = (uint64_t)in->value;
+    snprintf(on->what, sizeof on->what, "semaphore %u to reach %lld (it is %llu)", in->semaphore,
+             (long long)in->value, (unsigned long long)atomic_load(&e->value));
+    return STEP_BLOCKED;
+}
+
+static enum stepped do_signal(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)on;
+    event_raise(&s->rank->semaphores[in->semaphore], (uint64_t)in->value);
+    return STEP_DONE;
+}
+
+/// Enters the loop, or jumps to its end when nothing overflowed anywhere.
+static enum stepped do_rounds(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)on;
+    struct moe_session *session = s->rank->session;
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
+    s->loop = s->pc;
+    s->round = 0;
+    s->rounds = s->rank->exchanges[e->base].rounds;
+    if (s->rounds > e->max_rounds) {
+        session_fail(session, MOE_OVERFLOW, "`%s` needs %lld overflow rounds, the plan bounds them by %u",
+                     ir_text(session->ir, e->name), (long long)s->rounds, e->max_rounds);
+        return STEP_FAILED;
+    }
+    s->rounds_run += s->rounds;
+    while (!s->rounds && stream_instr(s)->op != opcode_end)
+        s->pc++; // validation has seen the end
+    return STEP_DONE;
+}
+
+static enum stepped do_end(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)in, (void)on;
+    if (++s->round < s->rounds)
+        s->pc = s->loop;
+    return STEP_DONE;
+}
+
+static enum stepped do_host(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)in, (void)on;
+    char where[256];
+    session_fail(s->rank->session, MOE_UNSUPPORTED, "%s: extern stages are not supported yet",
+                 stream_where(s, where, sizeof where));
+    return STEP_FAILED;
+}
+
+/// The counters are kept all along and compared when every rank is at its end (conservation.c).
+static enum stepped do_count(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)s, (void)in, (void)on;
+    return STEP_DONE;
+}
+
+static enum stepped (*const handlers[opcode_words_count])(struct stream *, const struct plan_instr *,
+                                                          struct blocked *) = {
+    [opcode_launch] = do_launch, [opcode_copy] = do_copy,     [opcode_send] = do_send,     [opcode_recv] = do_recv,
+    [opcode_wait] = do_wait,     [opcode_signal] = do_signal, [opcode_rounds] = do_rounds, [opcode_end] = do_end,
+    [opcode_host] = do_host,     [opcode_count] = do_count,
+};
+
+enum stepped executor_step(struct stream *s, struct blocked *on)
+{
+    if (!s->plan || s->pc >= s->plan->instrs.count)
+        return STEP_FINISHED;
+    const struct device_ops *device = s->rank->session->device;
+    if (s->began < 0)
+        s->began = device->now(s);
+    const struct plan_instr *in = stream_instr(s);
+    enum stepped result = handlers[in->op](s, in, on);
+    if (result != STEP_DONE)
+        return result;
+    if (in->op == opcode_launch || in->op == opcode_copy || in->op == opcode_send || in->op == opcode_recv)
+        spans_add(&s->spans, (struct span_record){.begin = s->began, .end = device->now(s),
+                                                  .instr = s->plan->instrs.first + s->pc, .peer = NONE});
+    atomic_fetch_add_explicit(&s->progress, 1, memory_order_relaxed);
+    s->began = -1;
+    s->pc++;
+    return STEP_DONE;
+}
+
+void stream_begin_step(struct stream *s)
+{
+    struct moe_session *session = s->rank->session;
+    const struct plan_program *p = ROW(session->ir, plan_program, session->variant->programs.first + s->rank->number);
+    size_t experts = session->info->experts * sizeof(int64_t);
+    s->plan = s->index < p->streams.count ? ROW(session->ir, plan_stream, p->streams.first + s->index) : NULL;
+    s->pc = s->loop = 0;
+    s->began = -1;
+    s->round = s->rounds = s->overflowed = s->rounds_run = s->bytes_sent = 0;
+    s->flops = s->time = 0;
+    s->finished = false;
+    s->blocked_on = NULL;
+    s->spans.count = s->messages.count = s->spans.dropped = s->messages.dropped = 0;
+    memset(s->routed, 0, experts);
+    memset(s->last_routed, 0, experts);
+    memset(s->computed, 0,
+           session->info->ranks * ROW(session->ir, plan_rank, s->rank->number)->owned.count * sizeof(int64_t));
+}

@@ -1,0 +1,17 @@
+// Between the public entry points: the thread's last error.
+#ifndef MOE_OPEN_H
+#define MOE_OPEN_H
+
+#include "runtime/exec/session.h"
+
+/// Sets moe_last_error and returns the status.
+moe_status open_fail(moe_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/// session_memory.c: ranks, streams, arenas, counters. False when memory is out.
+bool session_build(struct moe_session *session);
+void session_release(struct moe_session *session);
+
+/// machine.c: whether this machine runs code of a level (v2 v3 v4 bf16 amx; other names are not judged).
+bool machine_runs(const char *cpu_level);
+
+#endif

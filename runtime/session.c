@@ -1,0 +1,192 @@
+// Sessions: create from a plan, load weights, run steps, destroy. The step itself is the executor's (exec/step.c) and the
+// device's; here its input is judged, its variant chosen, its end examined.
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/open.h"
+#include "runtime/weights/weights.h"
+
+static const struct device_ops *const devices[] = {&device_cpu, &device_sim};
+static const struct transport_ops *const transports[] = {&transport_local};
+
+bool session_fail(struct moe_session *session, moe_status status, const char *format, ...)
+{
+    if (atomic_exchange(&session->failing, true))
+        return false;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(session->error, sizeof session->error, format, list);
+    va_end(list);
+    atomic_store_explicit(&session->failed, (int)status, memory_order_release);
+    return false;
+}
+
+/// An error before anything has moved: the session stays usable.
+static moe_status refuse(struct moe_session *session, moe_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(session->error, sizeof session->error, format, list);
+    va_end(list);
+    if (session->options.log)
+        session->options.log(session->options.log_user, session->error);
+    return status;
+}
+
+static moe_status choose_fault(struct moe_session *session)
+{
+    static const char *const kinds[] = {[FAULT_DROP] = "drop:", [FAULT_DOUBLE] = "double:", [FAULT_MISROUTE] = "misroute:"};
+    const char *text = session->options.fault;
+    if (!text || !*text)
+        return MOE_OK;
+    for (size_t i = FAULT_DROP; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t length = strlen(kinds[i]);
+        if (strncmp(text, kinds[i], length))
+            continue;
+        char *end;
+        unsigned long rank = strtoul(text + length, &end, 10);
+        if (end == text + length || *end || rank >= session->info->ranks)
+            return open_fail(MOE_INVALID, "fault `%s`: no such rank", text);
+        session->fault = (enum fault_kind)i;
+        session->fault_rank = (uint32_t)rank;
+        return MOE_OK;
+    }
+    return open_fail(MOE_INVALID, "fault `%s`: expected drop:RANK, double:RANK or misroute:RANK", text);
+}
+
+static moe_status choose_options(struct moe_session *session, const moe_options *options)
+{
+    if (options)
+        session->options = *options;
+    moe_options *o = &session->options;
+    const char *device = o->device ? o->device : "cpu", *transport = o->transport ? o->transport : "local";
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
+        if (!strcmp(devices[i]->name, device))
+            session->device = devices[i];
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++)
+        if (!strcmp(transports[i]->name, transport))
+            session->transport = transports[i];
+    if (!session->device)
+        return open_fail(MOE_UNSUPPORTED, "this build has no device `%s`", device);
+    if (!session->transport)
+        return open_fail(MOE_UNSUPPORTED, "this build has no transport `%s`", transport);
+    if (!(o->timeout_s >= 0 && o->timeout_s <= 1e6))
+        return open_fail(MOE_INVALID, "timeout_s is negative or too large");
+    if (o->use_single_layer && (session->info->layers != 1 || o->single_layer < 0))
+        return open_fail(MOE_INVALID, "a single layer needs a plan of one layer, this one has %u", session->info->layers);
+    session->timeout_ns = (int64_t)((o->timeout_s > 0 ? o->timeout_s : 30) * 1e9);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (!o->threads)
+        o->threads = cores > 0 ? (uint32_t)cores : 1;
+    if (o->threads > 4096)
+        return open_fail(MOE_INVALID, "%u threads", o->threads);
+#ifndef NDEBUG
+    o->poison = 1;
+#endif
+    return choose_fault(session);
+}
+
+static moe_status check_machine(const struct moe_session *session)
+{
+    const char *level = ir_text(session->ir, session->info->cpu_level);
+    if (session->info->target == target_cuda)
+        return open_fail(MOE_UNSUPPORTED, "the plan is for CUDA, this build runs on the CPU");
+    if (session->plan->plan.code_bytes && !machine_runs(level))
+        return open_fail(MOE_UNSUPPORTED, "the plan's code needs CPU level `%s`, which this machine lacks", level);
+    for (uint32_t i = 0; i < COUNT(session->ir, plan_instr); i++)
+        if (ROW(session->ir, plan_instr, i)->op == opcode_host)
+            return open_fail(MOE_UNSUPPORTED, "extern stage `%s`: not supported yet",
+                             ir_text(session->ir, ROW(session->ir, plan_instr, i)->stage));
+    return MOE_OK;
+}
+
+moe_status moe_session_create(const moe_plan *plan, const moe_options *options, moe_session **session)
+{
+    if (!plan || !session)
+        return open_fail(MOE_INVALID, "no plan or no place for the session");
+    moe_session *made = calloc(1, sizeof *made);
+    if (!made)
+        return open_fail(MOE_NO_MEMORY, "out of memory");
+    made->plan = plan;
+    made->ir = &plan->plan.ir;
+    made->info = ROW(made->ir, plan_info, 0);
+    moe_status status = choose_options(made, options);
+    if (status == MOE_OK)
+        status = check_machine(made);
+    if (status == MOE_OK && !session_build(made))
+        status = open_fail(MOE_NO_MEMORY, "out of memory for the session's buffers");
+    if (status == MOE_OK && !made->device->create(made))
+        status = open_fail(MOE_NO_MEMORY, "the device `%s` could not start its threads", made->device->name);
+    if (status != MOE_OK) {
+        moe_session_destroy(made);
+        return status;
+    }
+    for (uint32_t i = 0; i < made->info->layers; i++)
+        made->loaded_layers[i] =
+            made->options.use_single_layer ? (uint32_t)made->options.single_layer : made->info->first_layer + i;
+    made->loaded = COUNT(made->ir, plan_param) == 0;
+    *session = made;
+    return MOE_OK;
+}
+
+void moe_session_destroy(moe_session *session)
+{
+    if (!session)
+        return;
+    if (session->device)
+        session->device->destroy(session);
+    if (!session->stuck) // else a kernel still runs: better to leak than to pull memory from under it
+        session_release(session);
+}
+
+bool session_override_kernel(struct moe_session *session, const char *name, moe_kernel_fn *fn)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < COUNT(session->ir, plan_kernel); i++)
+        if (!strcmp(ir_text(session->ir, ROW(session->ir, plan_kernel, i)->name), name)) {
+            session->kernels[i] = fn;
+            found = true;
+        }
+    return found;
+}
+
+static void *param_place(void *user, uint32_t param, uint32_t layer_index, uint32_t rank_index)
+{
+    const struct moe_session *session = user;
+    return session->ranks[rank_index].params[(size_t)layer_index * COUNT(session->ir, plan_param) + param];
+}
+
+moe_status moe_session_load(moe_session *session, const char *path)
+{
+    if (!session || !path)
+        return MOE_INVALID;
+    if (session->broken)
+        return refuse(session, MOE_BROKEN, "the session failed before");
+    uint32_t *ranks = malloc(session->info->ranks * sizeof *ranks);
+    if (!ranks)
+        return refuse(session, MOE_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < session->info->ranks; i++)
+        ranks[i] = i;
+    char problem[sizeof session->error - 1] = "the weights could not be loaded";
+    int status = weights_load(&(struct weights_request){.plan = session->ir, .path = path, .seed = session->options.seed,
+                                                        .threads = session->options.threads,
+                                                        .layer_count = session->info->layers,
+                                                        .layers = session->loaded_layers,
+                                                        .rank_count = session->info->ranks, .ranks = ranks,
+                                                        .destination = param_place, .user = session,
+                                                        .progress = session->options.progress,
+                                                        .progress_user = session->options.progress_user},
+                              problem, sizeof problem);
+    free(ranks);
+    if (status != MOE_OK)
+        return refuse(session, (moe_status)status, "%s", problem);
+    session->loaded = true;
+    return MOE_OK;
+}
+
+const char *moe_session_error(const moe_session *session)
+{
+    return session ? session->error : "no session";
+}

@@ -1,0 +1,174 @@
+// Ranks in one process: a message is a memcpy of a slot's used part into the peer's recv buffer, then a release of its
+// arrival counter. The verifier has shown that the peer no longer reads what is overwritten. Also keeps what a receive
+// learns: conservation counters, and from the headers' overflow vectors the grants of the rounds to come.
+#include <string.h>
+
+#include "runtime/exec/grants.h"
+#include "runtime/exec/session.h"
+
+/// Where a message lies on both sides. Header and records are one block except in a pool's packed buffers.
+struct route {
+    char *from_header, *from_rows, *to_header, *to_rows;
+    int64_t room;               // rows that fit on both sides
+};
+
+/// What this round grants between me and a peer, from my own state: both sides come to the same numbers.
+static struct grant round_grant(const struct rank *me, const struct plan_exchange *pool_dispatch, uint32_t peer,
+                                bool i_am_source, int64_t round)
+{
+    const struct ir *ir = me->session->ir;
+    const struct exchange_state *base = &me->exchanges[pool_dispatch->base];
+    if (i_am_source)
+        return grant_of(base->ahead[peer], base->mine[peer], slots_rows(ir, pool_dispatch, peer), round);
+    return grant_of(base->from_first[peer], base->from[peer], slots_rows(ir, pool_dispatch, me->number), round);
+}
+
+static struct route find_route(const struct stream *s, uint32_t exchange, uint32_t peer)
+{
+    const struct rank *me = s->rank, *other = &me->session->ranks[peer];
+    const struct ir *ir = me->session->ir;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, exchange);
+    const struct exchange_state *mine = &me->exchanges[exchange], *theirs = &other->exchanges[exchange];
+    bool dispatch = e->kind == exchange_kind_dispatch;
+    char *send = me->bases[e->send], *recv = other->bases[e->recv];
+    struct route r;
+    r.from_header = send + (dispatch ? mine->source_offset[peer] : mine->target_offset[peer]);
+    r.to_header = recv + (dispatch ? theirs->target_offset[me->number] : theirs->source_offset[me->number]);
+    r.from_rows = r.from_header + e->header_bytes;
+    r.to_rows = r.to_header + e->header_bytes;
+    r.room = slots_rows(ir, e, dispatch ? peer : me->number);
+    if (!e->pool)
+        return r;
+    int64_t headers = (int64_t)(me->session->info->ranks - 1) * e->header_bytes;
+    struct grant g = round_grant(me, slots_dispatch(ir, e), peer, dispatch, s->round);
+    r.room = g.count;
+    if (dispatch) {
+        r.to_rows = recv + headers + g.place * e->row_bytes;
+    } else {
+        r.from_rows = send + headers + g.place * e->row_bytes;
+        r.to_rows += g.first * e->row_bytes;
+    }
+    return r;
+}
+
+static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, int64_t begin)
+{
+    struct rank *me = s->rank;
+    struct moe_session *session = me->session;
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
+    struct route r = find_route(s, exchange, peer);
+    const struct moe_message *m = (const void *)r.from_header;
+    int64_t bytes = e->header_bytes + m->rows * e->row_bytes;
+    if (m->rows > r.room)
+        return session_fail(session, MOE_LOST, "rank %u has %u rows for rank %u in `%s`, which has room for %lld",
+                            me->number, m->rows, peer, ir_text(session->ir, e->name), (long long)r.room);
+    memcpy(r.to_header, r.from_header, (size_t)e->header_bytes);
+    if (m->rows)
+        memcpy(r.to_rows, r.from_rows, (size_t)(m->rows * e->row_bytes));
+    s->bytes_sent += bytes;
+    session->device->arrive(s, exchange, peer, bytes, begin);
+    return true;
+}
+
+static enum stepped local_send(struct stream *s, uint32_t exchange)
+{
+    struct rank *me = s->rank;
+    struct moe_session *session = me->session;
+    struct exchange_state *state = &me->exchanges[exchange];
+    uint32_t ranks = session->info->ranks;
+    int64_t begin = session->device->now(s);
+    for (uint32_t p = 0; p < ranks; p++) {
+        if (p == me->number)
+            continue;
+        const struct moe_message *m = (const void *)find_route(s, exchange, p).from_header;
+        state->sent_rows[p] += m->rows;
+        state->sent_pairs[p] += m->pairs;
+    }
+    fault_apply(s, exchange);
+    // Each rank begins with its right neighbour, so that no receiver gets all messages at once.
+    for (uint32_t i = 1; i < ranks; i++)
+        if (!send_one(s, exchange, (me->number + i) % ranks, begin))
+            return STEP_FAILED;
+    event_add(&state->arrived[me->number], 1); // orders the own send before the own receive: recv reads own headers
+    return STEP_DONE;
+}
+
+/// Rows of `from` that overflowed at rank d, as its header says; `own` is this rank's own send buffer.
+static const uint32_t *overflow_vector(const struct rank *me, const struct plan_exchange *e, uint32_t exchange,
+                                       uint32_t from)
+{
+    const struct exchange_state *state = &me->exchanges[exchange];
+    const char *header;
+    if (from != me->number)
+        header = (const char *)me->bases[e->recv] + state->target_offset[from];
+    else // any of the own headers
+        header = (const char *)me->bases[e->send] + state->source_offset[me->number == 0 ? 1 : 0];
+    return (const uint32_t *)(const void *)(header + sizeof(struct moe_message));
+}
+
+/// From all overflow vectors: this rank's places in every queue, every rank's place in its own, and the rounds.
+static bool learn_overflow(struct rank *me, const struct plan_exchange *e, uint32_t exchange)
+{
+    struct moe_session *session = me->session;
+    struct exchange_state *state = &me->exchanges[exchange];
+    const struct plan_exchange *pool = ROW(session->ir, plan_exchange, state->pool);
+    uint32_t ranks = session->info->ranks;
+    state->rounds = 0;
+    for (uint32_t d = 0; d < ranks && ranks > 1; d++) {
+        int64_t total = 0, places = slots_rows(session->ir, pool, d), most = slots_spill_rows(session->ir, pool, d);
+        for (uint32_t from = 0; from < ranks; from++) {
+            int64_t rows = overflow_vector(me, e, exchange, from)[d];
+            if (rows > (d == from ? 0 : most))
+                return session_fail(session, MOE_LOST, "rank %u announces %lld overflow rows for rank %u in `%s`, at most %lld are possible",
+                                    from, (long long)rows, d, ir_text(session->ir, e->name), (long long)most);
+            if (from == me->number) {
+                state->mine[d] = rows;
+                state->ahead[d] = total;
+            }
+            if (d == me->number) {
+                state->from[from] = rows;
+                state->from_first[from] = total;
+            }
+            total += rows;
+        }
+        int64_t rounds = places ? (total + places - 1) / places : 0;
+        state->rounds = rounds > state->rounds ? rounds : state->rounds;
+    }
+    return true;
+}
+
+static enum stepped local_recv(struct stream *s, uint32_t exchange, struct blocked *on)
+{
+    struct rank *me = s->rank;
+    struct moe_session *session = me->session;
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
+    struct exchange_state *state = &me->exchanges[exchange];
+    bool dispatch = e->kind == exchange_kind_dispatch;
+    for (uint32_t from = 0; from < session->info->ranks; from++) {
+        if (event_reached(&state->arrived[from], state->received + 1))
+            continue;
+        on->event = &state->arrived[from];
+        on->at_least = state->received + 1;
+        snprintf(on->what, sizeof on->what, "the message of rank %u in `%.60s`", from, ir_text(session->ir, e->name));
+        return STEP_BLOCKED;
+    }
+    state->received++;
+    for (uint32_t from = 0; from < session->info->ranks; from++) {
+        if (from == me->number)
+            continue;
+        const struct moe_message *m = (const void *)((const char *)me->bases[e->recv] +
+            (dispatch ? state->target_offset[from] : state->source_offset[from]));
+        if (m->source != from || m->exchange != exchange || m->step != session->step_number) {
+            session_fail(session, MOE_LOST, "rank %u received a message of another exchange or step from rank %u in `%s`",
+                         me->number, from, ir_text(session->ir, e->name));
+            return STEP_FAILED;
+        }
+        state->got_rows[from] += m->rows;
+        state->got_pairs[from] += m->pairs;
+    }
+    if (dispatch && !e->pool && state->pool != NONE && !learn_overflow(me, e, exchange))
+        return STEP_FAILED;
+    return STEP_DONE;
+}
+
+const struct transport_ops transport_local = {.name = "local", .send = local_send, .recv = local_recv};

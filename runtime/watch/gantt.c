@@ -1,0 +1,67 @@
+// The last step's timeline as text: a line per rank and stream, a column per slice of time, the stage's initial for what
+// ran in it, the part's number in the middle of each run.
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/exec/session.h"
+
+enum { LEAST_COLUMNS = 16, MOST_COLUMNS = 4096, LABEL_COLUMNS = 20 };
+
+/// The number of an instruction's part within its variant.
+static uint32_t part_number(const struct moe_session *session, const struct plan_instr *in)
+{
+    return in->part == NONE ? 0 : in->part - session->variant->parts.first;
+}
+
+/// What fills most of a column wins; short spans still show where nothing else does.
+static void draw(const struct moe_session *session, const struct stream *s, char *line, uint32_t columns)
+{
+    double step = session->step_end > 0 ? (double)session->step_end : 1;
+    for (uint32_t i = 0; i < s->spans.count; i++) {
+        const struct span_record *r = &s->spans.at[i];
+        const struct plan_instr *in = ROW(session->ir, plan_instr, r->instr);
+        const char *stage = ir_text(session->ir, in->stage);
+        uint32_t from = (uint32_t)((double)r->begin / step * columns), to = (uint32_t)((double)r->end / step * columns + 0.5);
+        from = from < columns ? from : columns - 1;
+        to = to < columns ? to : columns;
+        char letter = *stage ? (char)toupper((unsigned char)*stage) : '#';
+        if (to <= from) {
+            line[from] = line[from] == '.' ? letter : line[from];
+            continue;
+        }
+        memset(line + from, letter, to - from);
+        uint32_t number = part_number(session, in);
+        if (to - from >= 3)
+            line[from + (to - from) / 2] = number < 10 ? (char)('0' + number) : '+';
+    }
+}
+
+moe_status moe_session_gantt(const moe_session *session, uint32_t columns, char **text)
+{
+    if (!session || !text || !session->variant)
+        return MOE_INVALID;
+    columns = columns < LEAST_COLUMNS ? LEAST_COLUMNS : columns > MOST_COLUMNS ? MOST_COLUMNS : columns;
+    size_t lines = (size_t)session->info->ranks * session->streams_per_rank, width = LABEL_COLUMNS + columns + 4;
+    char *out = malloc(lines * width + 64), *at = out;
+    if (!out)
+        return MOE_NO_MEMORY;
+    *at = 0;
+    for (size_t i = 0; i < lines; i++) {
+        uint32_t rank = (uint32_t)(i / session->streams_per_rank);
+        const struct stream *s = &session->ranks[rank].streams[i % session->streams_per_rank];
+        if (!s->plan)
+            continue;
+        char label[32];
+        snprintf(label, sizeof label, "%u %.12s", rank, ir_text(session->ir, s->plan->name));
+        at += sprintf(at, "%*s |", LABEL_COLUMNS - 2, label);
+        memset(at, '.', columns);
+        draw(session, s, at, columns);
+        at += columns;
+        at += sprintf(at, "|\n");
+    }
+    sprintf(at, "%*s  %.3f ms\n", LABEL_COLUMNS - 2, "step", (double)session->step_end * 1e-6);
+    *text = out;
+    return MOE_OK;
+}

@@ -1,0 +1,29 @@
+// Packing one block of a parameter (one expert, or the whole) into the kernels' layout.
+#ifndef MOE_PACK_H
+#define MOE_PACK_H
+
+#include "runtime/plan/plan.h"
+
+/// Rows of a block: contiguous [rows, cols] elements of a file's dtype, or (data NULL) random numbers.
+struct pack_source {
+    const void *data;
+    const char *dtype;
+    int64_t rows;
+    uint64_t key; // random: see random.h; the position is row * cols + col
+    float scale;
+};
+
+/// Bytes that the layout of a block needs; -1 when the parameter makes no sense (sizes, panel, group, dtype) or overflows.
+int64_t pack_bytes(const struct plan_param *param);
+
+/// Per call in flight: what pack_block needs as `scratch`, 64-byte aligned.
+size_t pack_scratch_bytes(const struct plan_param *param);
+
+/// Fills `to`, param->bytes long (at least pack_bytes). The sources' rows add up to param->rows. Values are rounded to
+/// the declared type, then to the packed one. Layout `panels`, for panel p, k group g, column c and j < group:
+/// value(row(p, c), g * group + j), where row(p, c) = p * panel + c, or with halves, h = panel / 2: p * h + c for c < h,
+/// rows / 2 + p * h + (c - h) for the others. Zero where the row leaves `rows` (its half) or k leaves `cols`.
+void pack_block(const struct plan_param *param, const struct pack_source *sources, size_t count, void *scratch,
+                void *to);
+
+#endif
