@@ -1,0 +1,270 @@
+// The table of contents of moecc: one call per arrow of the data flow. A stage that fails has queued its diagnostics;
+// `--emit=STAGE` stops after that stage's line. Debug builds run each representation's checker after the pass that made it.
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "compiler/codegen/cpu/cpu.h"
+#include "compiler/driver.h"
+#include "compiler/lower/program.h"
+
+const char *const driver_stages[] = {"tokens", "ast", "module", "graph", "schedule", "program", "llvm", "plan", NULL};
+
+struct compilation {
+    struct context *context;
+    const struct driver_options *options;
+    struct driver_result *result;
+    struct program_text text;
+    struct ir module, plan;
+    uint32_t pipeline;
+    struct timespec pass_start;
+};
+
+typedef bool checker(const struct ir *ir, char *error, size_t size);
+
+static double seconds_since(const struct timespec *start)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
+}
+
+static void pass_done(struct compilation *c, const char *pass)
+{
+    if (c->options->time_passes)
+        fprintf(stderr, "%-10s %8.2f ms\n", pass, 1e3 * seconds_since(&c->pass_start));
+    clock_gettime(CLOCK_MONOTONIC, &c->pass_start);
+}
+
+static bool emitted(const struct compilation *c, const char *stage)
+{
+    return c->options->emit && !strcmp(c->options->emit, stage);
+}
+
+// A representation that breaks its own rules is a bug in the pass that made it, never the user's.
+static void verify_ir(struct compilation *c, const struct ir *ir, const char *pass, checker *rules)
+{
+    char error[256];
+    if (ir->out_of_memory)
+        fatal(c->context, EXIT_SYSTEM, "out of memory in %s", pass);
+#ifndef NDEBUG
+    if (!ir_check(ir, error, sizeof error) || (rules && !rules(ir, error, sizeof error)))
+        fatal(c->context, EXIT_BUG, "%s made an inconsistent representation: %s", pass, error);
+#else
+    (void)rules, (void)error;
+#endif
+}
+
+static bool parse(struct compilation *c)
+{
+    bool fine = load_program(c->context, &c->text, c->options->file);
+    pass_done(c, "syntax");
+    return fine;
+}
+
+static bool check(struct compilation *c)
+{
+    bool fine = check_program(c->context, &c->text, &c->options->check, &c->module, &c->pipeline);
+    if (fine)
+        verify_ir(c, &c->module, "check", module_check);
+    pass_done(c, "check");
+    return fine;
+}
+
+// The most tokens at which a use is the one that runs; -1 when it never is.
+static int64_t bound_of_use(const struct compilation *c, const struct mod_pipeline *pipeline, uint32_t use)
+{
+    int64_t bound = -1;
+    for (uint32_t i = 0; i < pipeline->choices.count; i++) {
+        const struct mod_choice *choice = ROW(&c->module, mod_choice, pipeline->choices.first + i);
+        if (choice->use == use && choice->last_tokens > bound)
+            bound = choice->last_tokens;
+    }
+    return bound;
+}
+
+// Graph -> proven schedule for one use of a schedule.
+static bool schedule_use(struct compilation *c, const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound,
+                         struct ir *schedule)
+{
+    char error[256];
+    bool fine = elaborate(c->context, &c->text, &c->module, graph, use, layers, bound, schedule) &&
+                prove(c->context, &c->text, &c->module, graph, schedule) && place_waits(c->context, graph, schedule);
+    if (!fine)
+        return false;
+    verify_ir(c, schedule, "schedule", NULL);
+#ifndef NDEBUG
+    if (!schedule_check(graph, schedule, error, sizeof error))
+        fatal(c->context, EXIT_BUG, "the schedule is inconsistent: %s", error);
+#else
+    (void)error;
+#endif
+    c->result->schedules++;
+    c->result->instances += COUNT(schedule, sched_instance);
+    c->result->waits += COUNT(schedule, sched_wait);
+    return true;
+}
+
+// Can this schedule order that layer: is it for it, or for stages that it has?
+static bool schedule_fits(const struct ir *module, const struct mod_schedule *schedule, uint32_t layer)
+{
+    if (schedule->layer != NONE)
+        return schedule->layer == layer;
+    const struct mod_layer *row = ROW(module, mod_layer, layer);
+    for (uint32_t n = 0; n < schedule->stages.count; n++) {
+        const char *name = ir_text(module, ROW(module, mod_name, schedule->stages.first + n)->name);
+        bool found = false;
+        for (uint32_t s = 0; s < row->stages.count && !found; s++)
+            found = !strcmp(name, ir_text(module, ROW(module, mod_stage, row->stages.first + s)->name));
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+// A schedule that the file itself defines is checked at its default knobs even when no pipeline uses it.
+static bool check_own_schedules(struct compilation *c)
+{
+    bool fine = true;
+    for (uint32_t s = 0; s < COUNT(&c->module, mod_schedule); s++) {
+        const struct mod_schedule *own = ROW(&c->module, mod_schedule, s);
+        uint32_t layer = own->layer;
+        if (layer == NONE && c->pipeline != NONE)
+            layer = ROW(&c->module, mod_pipeline, c->pipeline)->layer;
+        if (!own->own || layer == NONE || !schedule_fits(&c->module, own, layer))
+            continue;
+        struct ir graph, schedule;
+        if (!build_graph(c->context, &c->text, &c->module, layer, &graph))
+            return false;
+        verify_ir(c, &graph, "graph", graph_check);
+        uint32_t use = ADD(&c->module, mod_use);
+        struct mod_use *row = ROW(&c->module, mod_use, use);
+        own = ROW(&c->module, mod_schedule, s);
+        *row = (struct mod_use){.schedule = s, .knobs = own->knobs, .file = own->file, .node = own->node};
+        int64_t bound = ROW(&c->module, mod_layer, layer)->tokens_bound;
+        fine = schedule_use(c, &graph, use, 1, bound, &schedule) && fine;
+        ir_free(&schedule);
+        ir_free(&graph);
+    }
+    return fine;
+}
+
+// Every schedule that the pipeline uses: elaborated, proven, lowered into the plan, and proven again as lowered.
+static bool lower_uses(struct compilation *c, const struct ir *graph)
+{
+    struct context *context = c->context;
+    struct mod_pipeline pipeline = *ROW(&c->module, mod_pipeline, c->pipeline);
+    uint32_t *variant = context_alloc(context, sizeof *variant * (pipeline.uses.count + 1));
+    bool fine = true;
+    for (uint32_t u = 0; u < pipeline.uses.count; u++) {
+        uint32_t use = pipeline.uses.first + u;
+        int64_t bound = bound_of_use(c, &pipeline, use);
+        bool runs = bound >= 0;
+        variant[u] = NONE;
+        struct ir schedule;
+        uint32_t layers = (uint32_t)pipeline.repeat;
+        if (!schedule_use(c, graph, use, layers, runs ? bound : 0, &schedule)) {
+            fine = false;
+        } else if (emitted(c, "schedule")) {
+            ir_print(&schedule, c->options->out);
+        } else if (runs) {
+            variant[u] = lower_schedule(context, &c->text, &c->module, c->pipeline, graph, &schedule, &c->plan);
+            fine = variant[u] != NONE && fine;
+        }
+        ir_free(&schedule);
+        pass_done(c, "schedule");
+    }
+    if (!fine || emitted(c, "schedule"))
+        return fine;
+    char error[512];
+    for (uint32_t v = 0; v < COUNT(&c->plan, plan_variant); v++)
+        if (!program_verify(context, &c->plan, v, error, sizeof error))
+            fatal(context, EXIT_BUG, "the lowered schedule `%s` is not safe: %s",
+                  ir_text(&c->plan, ROW(&c->plan, plan_variant, v)->name), error);
+    c->result->instructions = COUNT(&c->plan, plan_instr);
+    pass_done(c, "verify");
+    return lower_choices(context, &c->module, c->pipeline, variant, &c->plan);
+}
+
+static bool generate(struct compilation *c)
+{
+    void *code = NULL;
+    size_t code_bytes = 0;
+    if (!codegen_cpu(c->context, &c->plan, c->options->cpu_level, &code, &code_bytes))
+        return false;
+    verify_ir(c, &c->plan, "code generation", NULL);
+    pass_done(c, "codegen");
+    bool written = plan_write(&c->plan, code, code_bytes, &c->result->image, &c->result->image_bytes);
+    free(code);
+    if (!written)
+        fatal(c->context, EXIT_SYSTEM, "out of memory while writing the plan");
+    char error[256];
+    struct plan plan;
+    if (!plan_open(&plan, c->result->image, c->result->image_bytes, false, error, sizeof error))
+        fatal(c->context, EXIT_BUG, "the plan does not validate: %s", error);
+    plan_close(&plan);
+    pass_done(c, "plan");
+    return true;
+}
+
+static void compile_pipeline(struct compilation *c)
+{
+    const struct mod_pipeline *pipeline = ROW(&c->module, mod_pipeline, c->pipeline);
+    c->result->pipeline = context_printf(c->context, "%s", ir_text(&c->module, pipeline->name));
+    struct ir graph;
+    if (!build_graph(c->context, &c->text, &c->module, pipeline->layer, &graph))
+        return;
+    verify_ir(c, &graph, "graph", graph_check);
+    pass_done(c, "graph");
+    if (emitted(c, "graph"))
+        ir_print(&graph, c->options->out);
+    else if (lower_begin(c->context, &c->text, &c->module, c->pipeline, c->options->cpu_level, &c->plan) && lower_uses(c, &graph) &&
+             !emitted(c, "schedule")) {
+        verify_ir(c, &c->plan, "lowering", NULL);
+        if (emitted(c, "program"))
+            ir_print(&c->plan, c->options->out);
+        else if (emitted(c, "llvm"))
+            codegen_cpu_print(c->context, &c->plan, c->options->cpu_level, c->options->out);
+        else if (!c->options->check_only && generate(c) && emitted(c, "plan"))
+            ir_print(&c->plan, c->options->out);
+    }
+    ir_free(&graph);
+}
+
+static void compile_stages(struct compilation *c)
+{
+    if (emitted(c, "tokens")) {
+        load_program(c->context, &c->text, c->options->file);
+        if (c->context->file_count)
+            print_tokens(c->context, 0, c->options->out);
+        return;
+    }
+    if (!parse(c))
+        return;
+    if (emitted(c, "ast")) {
+        const struct parsed_file *root = &c->text.units[c->text.unit_count - 1];
+        ast_print(c->context, &c->text.ast, root->root, c->options->out);
+        return;
+    }
+    if (!check(c))
+        return;
+    if (emitted(c, "module"))
+        ir_print(&c->module, c->options->out);
+    else if (check_own_schedules(c) && c->pipeline != NONE)
+        compile_pipeline(c);
+}
+
+enum exit_code compile(struct context *context, const struct driver_options *options, struct driver_result *result)
+{
+    struct timespec start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    *result = (struct driver_result){0};
+    struct compilation c = {.context = context, .options = options, .result = result, .pipeline = NONE, .pass_start = start};
+    ir_init(&c.module, &module_ir);
+    ir_init(&c.plan, &plan_ir);
+    compile_stages(&c);
+    ir_free(&c.module);
+    ir_free(&c.plan);
+    result->seconds = seconds_since(&start);
+    return context->error_count ? EXIT_INPUT : EXIT_FINE;
+}

@@ -1,0 +1,32 @@
+// The compiler as one call: a `.moe` file in, a plan image out, with every stage between printable.
+#ifndef MOECC_DRIVER_H
+#define MOECC_DRIVER_H
+
+#include "compiler/check/module.h"
+
+struct driver_options {
+    const char *file;
+    struct check_options check;
+    const char *cpu_level;      // NULL: this machine's best
+    const char *emit;           // stop after this stage and print it to `out`; NULL: go on
+    bool check_only;            // stop after the proof of the lowered programs: no native code
+    bool time_passes;           // a line a pass on stderr
+    FILE *out;
+};
+
+/// What a compilation came to, for summaries.
+struct driver_result {
+    void *image;                // malloc'ed plan file image; NULL when emit or check_only stopped before
+    size_t image_bytes;
+    const char *pipeline;       // NULL: a library file
+    uint32_t schedules, instances, waits, instructions;
+    double seconds;
+};
+
+/// The stages --emit knows, NULL-terminated, in the order of the data flow.
+extern const char *const driver_stages[];
+
+/// Diagnostics are queued in the context; the exit code says what kind of failure it was.
+enum exit_code compile(struct context *context, const struct driver_options *options, struct driver_result *result);
+
+#endif

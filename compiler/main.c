@@ -1,0 +1,437 @@
+// The `moecc` command: option parsing, one function a command, diagnostics and exit codes. What a command does lies in
+// driver.c (compiling), syntax/format.c (fmt) and runtime/cli (run).
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compiler/driver.h"
+#include "compiler/plan/build.h"
+#include "runtime/cli/cli.h"
+#include "runtime/moe.h"
+#include "runtime/plan/plan.h"
+
+struct command_line {
+    struct driver_options driver;
+    const char *dims[32];
+    const char *output;         // -o
+    enum diag_format diagnostics;
+    bool color, quiet, verbose, check_format, library;
+    const char *operands[64];   // what is no option
+    int operand_count;
+    struct run_options run;     // the `run` command's own
+};
+
+struct command {
+    const char *name, *operands, *does;
+    enum exit_code (*run)(struct context *context, struct command_line *line);
+    bool takes_run_options;
+};
+
+static const struct command commands[];
+
+static enum exit_code usage_error(const char *format, const char *what)
+{
+    fprintf(stderr, "moecc: ");
+    fprintf(stderr, format, what);
+    fprintf(stderr, "; `moecc --help` lists commands and options\n");
+    return EXIT_USAGE;
+}
+
+static void print_help(void)
+{
+    printf("moecc %s - compiles descriptions of Mixture-of-Experts pipelines\n\nusage: moecc COMMAND [options]\n\n",
+           MOECC_VERSION);
+    for (const struct command *c = commands; c->name; c++)
+        printf("  %-10s %-14s %s\n", c->name, c->operands, c->does);
+    printf("\nshared options:\n"
+           "  --pipeline NAME               which pipeline, where a file has several\n"
+           "  --schedule 'ladder(n: 4)'     instead of the pipeline's `use`\n"
+           "  -D tokens=2048                replace the value of a dim\n"
+           "  --ranks N                     resize a cluster of one axis\n"
+           "  --layer L                     one checkpoint layer alone\n"
+           "  --target cpu|sim              instead of the pipeline's target\n"
+           "  --cpu-level v2|v3|v4|bf16|amx force a level of kernels\n"
+           "  --emit=STAGE                  stop after a stage and print it: ");
+    for (const char *const *stage = driver_stages; *stage; stage++)
+        printf("%s%s", *stage, stage[1] ? "|" : "\n");
+    printf("  --diagnostics=text|short|json --color=auto|always|never\n"
+           "  --time-passes -q -v\n\nrun options: moecc run --help\n");
+}
+
+// ------------------------------------------------------------------------------------------------------- options
+
+struct option {
+    const char *name;
+    void (*set)(struct command_line *line, const char *value); // value NULL: takes none
+    bool has_value;
+};
+
+static void set_pipeline(struct command_line *l, const char *v) { l->driver.check.pipeline = v; }
+static void set_schedule(struct command_line *l, const char *v) { l->driver.check.schedule = v; }
+static void set_target(struct command_line *l, const char *v) { l->driver.check.target = v; }
+static void set_ranks(struct command_line *l, const char *v) { l->driver.check.ranks = (uint32_t)strtoul(v, NULL, 10); }
+static void set_layer(struct command_line *l, const char *v) { l->driver.check.layer = strtol(v, NULL, 10); }
+static void set_level(struct command_line *l, const char *v) { l->driver.cpu_level = v; }
+static void set_emit(struct command_line *l, const char *v) { l->driver.emit = v; }
+static void set_output(struct command_line *l, const char *v) { l->output = v; }
+static void set_times(struct command_line *l, const char *v) { (void)v, l->driver.time_passes = true; }
+static void set_check(struct command_line *l, const char *v) { (void)v, l->check_format = true; }
+static void set_library(struct command_line *l, const char *v) { (void)v, l->library = true; }
+static void set_quiet(struct command_line *l, const char *v) { (void)v, l->quiet = true; }
+static void set_verbose(struct command_line *l, const char *v) { (void)v, l->verbose = true; }
+
+static void set_dim(struct command_line *l, const char *v)
+{
+    if (l->driver.check.dim_count < sizeof l->dims / sizeof *l->dims)
+        l->dims[l->driver.check.dim_count++] = v;
+}
+
+static void set_diagnostics(struct command_line *l, const char *v)
+{
+    l->diagnostics = !strcmp(v, "json") ? DIAG_JSON : !strcmp(v, "short") ? DIAG_SHORT : DIAG_TEXT;
+}
+
+static void set_color(struct command_line *l, const char *v)
+{
+    l->color = !strcmp(v, "always") || (!strcmp(v, "auto") && isatty(2) && !getenv("NO_COLOR"));
+}
+
+static const struct option options[] = {
+    {"--pipeline", set_pipeline, true},   {"--schedule", set_schedule, true}, {"--target", set_target, true},
+    {"--ranks", set_ranks, true},         {"--layer", set_layer, true},       {"--cpu-level", set_level, true},
+    {"--emit", set_emit, true},           {"-o", set_output, true},           {"-D", set_dim, true},
+    {"--diagnostics", set_diagnostics, true}, {"--color", set_color, true},   {"--time-passes", set_times, false},
+    {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
+    {"-v", set_verbose, false},
+};
+
+static const struct option *find_option(const char *argument, const char **value)
+{
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        size_t length = strlen(options[i].name);
+        if (strncmp(argument, options[i].name, length))
+            continue;
+        *value = NULL;
+        if (argument[length] == '=' && argument[1] == '-')
+            *value = argument + length + 1;
+        else if (argument[length] && !(argument[1] != '-' && options[i].has_value)) // -Dtokens=8 is one argument
+            continue;
+        else if (argument[length])
+            *value = argument + length;
+        return &options[i];
+    }
+    return NULL;
+}
+
+static bool one_of(const char *word, const char *const *words)
+{
+    for (; *words; words++)
+        if (!strcmp(word, *words))
+            return true;
+    return false;
+}
+
+// Values that a later stage would only misread are refused here.
+static enum exit_code check_values(const char *option, const char *value)
+{
+    static const char *const formats[] = {"text", "short", "json", NULL}, *const colors[] = {"auto", "always", "never", NULL};
+    char *end = NULL;
+    if ((!strcmp(option, "--diagnostics") && !one_of(value, formats)) || (!strcmp(option, "--color") && !one_of(value, colors)) ||
+        (!strcmp(option, "--emit") && !one_of(value, driver_stages)))
+        return usage_error("unknown value `%s`", value);
+    if (!strcmp(option, "--ranks") && (strtol(value, &end, 10) < 1 || *end || strtol(value, NULL, 10) > 1024))
+        return usage_error("`--ranks %s`: a number from 1 to 1024 is expected", value);
+    if (!strcmp(option, "--layer") && (strtol(value, &end, 10) < 0 || *end || !*value))
+        return usage_error("`--layer %s`: a layer's number is expected", value);
+    return EXIT_FINE;
+}
+
+// One option and its value from argv[*i] on; *i is left at the last argument used.
+static enum exit_code take_option(struct command_line *line, const struct command *command, int argc, char **argv, int *i)
+{
+    const char *given = argv[*i], *value = NULL;
+    char error[256];
+    int next = *i;
+    enum run_option_result taken = RUN_OPTION_UNKNOWN;
+    if (command->takes_run_options)
+        taken = run_option_take(&line->run, argc, argv, &next, error, sizeof error);
+    if (taken == RUN_OPTION_TAKEN) {
+        *i = next - 1;
+        return EXIT_FINE;
+    }
+    if (taken == RUN_OPTION_BAD)
+        return usage_error("%s", error);
+    const struct option *option = find_option(given, &value);
+    if (!option)
+        return usage_error("unknown option `%s`", given);
+    if (option->has_value && !value && !(value = *i + 1 < argc ? argv[++*i] : NULL))
+        return usage_error("`%s` needs a value", given);
+    enum exit_code wrong = option->has_value ? check_values(option->name, value) : EXIT_FINE;
+    if (!wrong)
+        option->set(line, value);
+    return wrong;
+}
+
+// A run's options that the compiler needs as well.
+static void share_run_options(struct command_line *line)
+{
+    const struct run_options *run = &line->run;
+    struct check_options *check = &line->driver.check;
+    check->pipeline = run->pipeline;
+    check->target = run->target;
+    check->ranks = run->ranks;
+    check->layer = run->layer;
+    line->driver.cpu_level = run->cpu_level;
+    line->quiet = run->quiet;
+    line->verbose = run->verbose;
+}
+
+static enum exit_code parse_arguments(struct command_line *line, const struct command *command, int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1]) {
+            enum exit_code wrong = take_option(line, command, argc, argv, &i);
+            if (wrong)
+                return wrong;
+        } else if (line->operand_count == sizeof line->operands / sizeof *line->operands) {
+            return usage_error("too many files at `%s`", argv[i]);
+        } else {
+            line->operands[line->operand_count++] = argv[i];
+        }
+    }
+    char error[256];
+    if (command->takes_run_options) {
+        if (!run_options_check(&line->run, error, sizeof error))
+            return usage_error("%s", error);
+        share_run_options(line);
+    }
+    return EXIT_FINE;
+}
+
+static enum exit_code one_file(struct command_line *line, const char *command)
+{
+    if (line->operand_count != 1)
+        return usage_error("`%s` takes one file", command);
+    line->driver.file = line->operands[0];
+    return EXIT_FINE;
+}
+
+// ------------------------------------------------------------------------------------------------------- commands
+
+static enum exit_code command_check(struct context *context, struct command_line *line)
+{
+    enum exit_code code = one_file(line, "check");
+    if (code)
+        return code;
+    line->driver.check_only = true;
+    struct driver_result result;
+    code = compile(context, &line->driver, &result);
+    free(result.image);
+    if (code == EXIT_FINE && !line->quiet && !line->driver.emit)
+        fprintf(stderr, "%s: fine: %s%s, %u schedules proven, %u instances, %u waits, %u instructions, %.0f ms\n",
+                line->driver.file, result.pipeline ? "pipeline " : "a library", result.pipeline ? result.pipeline : "",
+                result.schedules, result.instances, result.waits, result.instructions, 1e3 * result.seconds);
+    return code;
+}
+
+static enum exit_code compile_plan(struct context *context, struct command_line *line, struct driver_result *result)
+{
+    enum exit_code code = compile(context, &line->driver, result);
+    if (code == EXIT_FINE && !result->pipeline && !line->driver.emit) {
+        fprintf(stderr, "moecc: %s has no pipeline to compile\n", line->driver.file);
+        return EXIT_INPUT;
+    }
+    return code;
+}
+
+static enum exit_code command_run(struct context *context, struct command_line *line)
+{
+    if (line->run.help) {
+        printf("usage: moecc run FILE [options]\n\n");
+        run_options_help(stdout);
+        return EXIT_FINE;
+    }
+    enum exit_code code = one_file(line, "run");
+    if (code)
+        return code;
+    struct driver_result result;
+    code = compile_plan(context, line, &result);
+    if (code || !result.image)
+        return code;
+    moe_plan *plan;
+    moe_status status = moe_plan_from_memory(result.image, result.image_bytes, &plan);
+    free(result.image);
+    if (status != MOE_OK)
+        fatal(context, EXIT_BUG, "%s", moe_last_error());
+    line->run.layer = -1;       // compiled in: the plan has that layer alone
+    line->run.pipeline = NULL;
+    code = (enum exit_code)run_plan(plan, "moecc", &line->run);
+    moe_plan_close(plan);
+    return code;
+}
+
+static enum exit_code command_build(struct context *context, struct command_line *line)
+{
+    enum exit_code code = one_file(line, "build");
+    if (code)
+        return code;
+    if (!line->output && !line->driver.emit)
+        return usage_error("%s: name the result with -o", "build");
+    struct driver_result result;
+    code = compile_plan(context, line, &result);
+    if (code || !result.image)
+        return code;
+    size_t stub_bytes;
+    const char *stub = embedded_file(line->library ? "stub/lib" : "stub/run", &stub_bytes);
+    bool written = line->library ? write_library(context, stub, stub_bytes, result.image, result.image_bytes, line->output)
+                                 : write_executable(context, stub, stub_bytes, result.image, result.image_bytes, line->output);
+    free(result.image);
+    return written ? EXIT_FINE : EXIT_SYSTEM;
+}
+
+static bool read_file(struct context *context, const char *path, const char **text, size_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return false;
+    size_t capacity = 1 << 16, used = 0;
+    char *buffer = malloc(capacity);
+    for (size_t got; buffer && (got = fread(buffer + used, 1, capacity - used, file)); used += got)
+        if (used + got == capacity)
+            buffer = realloc(buffer, capacity *= 2);
+    bool fine = buffer && !ferror(file);
+    fclose(file);
+    if (fine) {
+        char *copy = context_alloc(context, used + 1);
+        memcpy(copy, buffer, used);
+        *text = copy;
+        *size = used;
+    }
+    free(buffer);
+    return fine;
+}
+
+static bool replace_file(const char *path, const char *text)
+{
+    char temporary[4096];
+    if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >= (int)sizeof temporary)
+        return false;
+    FILE *file = fopen(temporary, "wb");
+    if (!file)
+        return false;
+    bool fine = fputs(text, file) >= 0;
+    fine = !fclose(file) && fine && !rename(temporary, path);
+    if (!fine)
+        remove(temporary);
+    return fine;
+}
+
+static enum exit_code command_fmt(struct context *context, struct command_line *line)
+{
+    enum exit_code worst = EXIT_FINE;
+    if (!line->operand_count)
+        return usage_error("`%s` takes files", "fmt");
+    for (int i = 0; i < line->operand_count; i++) {
+        const char *text, *path = line->operands[i];
+        size_t size;
+        if (!read_file(context, path, &text, &size)) {
+            fprintf(stderr, "moecc: cannot read %s\n", path);
+            worst = EXIT_SYSTEM;
+            continue;
+        }
+        const char *formatted = format_source(context, add_source(context, path, text, size, NULL));
+        bool same = formatted && strlen(formatted) == size && !memcmp(formatted, text, size);
+        if (!formatted || (!same && line->check_format))
+            worst = worst ? worst : EXIT_INPUT;
+        if (formatted && !same && line->check_format)
+            fprintf(stderr, "%s: not in canonical form\n", path);
+        else if (formatted && !same && !replace_file(path, formatted)) {
+            fprintf(stderr, "moecc: cannot write %s\n", path);
+            worst = EXIT_SYSTEM;
+        }
+    }
+    return worst;
+}
+
+static enum exit_code command_inspect(struct context *context, struct command_line *line)
+{
+    (void)context;
+    enum exit_code code = one_file(line, "inspect");
+    if (code)
+        return code;
+    char error[512];
+    struct plan plan;
+    if (!plan_open_file(&plan, line->driver.file, error, sizeof error)) {
+        fprintf(stderr, "moecc: %s: %s\n", line->driver.file, error);
+        return access(line->driver.file, R_OK) ? EXIT_SYSTEM : EXIT_INPUT;
+    }
+    ir_print(&plan.ir, stdout);
+    plan_close(&plan);
+    return EXIT_FINE;
+}
+
+static const struct command commands[] = {
+    {"check", "FILE", "parse, check, schedule, prove; silent on success but for a line on stderr", command_check, false},
+    {"run", "FILE", "compile in memory and execute", command_run, true},
+    {"build", "FILE -o OUT", "a self-contained executable; --lib a shared object and a header instead", command_build, false},
+    {"fmt", "[--check] FILE...", "canonical text, in place", command_fmt, false},
+    {"inspect", "PLAN|EXE", "print a plan: ranks, streams, instructions, buffers, kernels, sizes", command_inspect, false},
+    {"verify", "FILE", "the proof alone, with statistics", command_check, false},
+    {"simulate", "FILE", "predicted timeline (not built yet)", NULL, false},
+    {"tune", "FILE", "search knobs and schedules (not built yet)", NULL, false},
+    {"explain", "CODE", "a page about a diagnostic (not built yet)", NULL, false},
+    {"calibrate", "", "measure this machine (not built yet)", NULL, false},
+    {"import", "DIR", "a `.moe` file for a checkpoint (not built yet)", NULL, false},
+    {"lsp", "", "language server (not built yet)", NULL, false},
+    {NULL, NULL, NULL, NULL, false},
+};
+
+static enum exit_code run_command(const struct command *command, int argc, char **argv)
+{
+    struct context context;
+    struct command_line line = {.driver = {.out = stdout, .check = {.layer = -1}}, .color = isatty(2) && !getenv("NO_COLOR")};
+    line.driver.check.dims = line.dims;
+    run_options_init(&line.run);
+    enum exit_code code = parse_arguments(&line, command, argc, argv);
+    if (!code) {
+        context_init(&context);
+        int jumped = setjmp(context.fatal);
+        if (jumped) {
+            fprintf(stderr, "moecc: %s%s\n", jumped == EXIT_BUG ? "a bug in moecc: " : "", context.fatal_message);
+            code = (enum exit_code)jumped;
+        } else {
+            code = command->run(&context, &line);
+        }
+        diag_print_all(&context, line.diagnostics, line.color, stderr);
+        context_free(&context);
+    }
+    run_options_free(&line.run);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        print_help();
+        return argc < 2 ? EXIT_USAGE : EXIT_FINE;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        printf("moecc %s\n", MOECC_VERSION);
+        return EXIT_FINE;
+    }
+    for (const struct command *command = commands; command->name; command++) {
+        if (strcmp(command->name, argv[1]))
+            continue;
+        if (!command->run) {
+            fprintf(stderr, "moecc: `%s` is not built yet\n", command->name);
+            return EXIT_USAGE;
+        }
+        enum exit_code code = run_command(command, argc - 2, argv + 2);
+        if (fflush(stdout) || ferror(stdout)) {
+            fprintf(stderr, "moecc: cannot write to standard output\n");
+            return code ? (int)code : EXIT_SYSTEM;
+        }
+        return code;
+    }
+    return usage_error("unknown command `%s`", argv[1]);
+}

@@ -1,0 +1,70 @@
+#!/bin/sh
+# Every test: warnings under a second compiler, the suites plain, under ASan + UBSan and under TSan, then the commands as a
+# user calls them. Ends in one line: N passed, N failed. Usage: tests/check.sh (from the repository root, after make deps).
+set -u
+jobs=$(nproc 2>/dev/null || echo 2)
+log=build/check
+mkdir -p "$log"
+passed=0
+failed=0
+
+report() { # report NAME STATUS: one test of this script
+    if [ "$2" = 0 ]; then
+        passed=$((passed + 1))
+        echo "ok      $1"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $1"
+    fi
+}
+
+build() { # build MODE TARGET...
+    mode=$1
+    shift
+    make --no-print-directory -j"$jobs" MODE="$mode" "$@" >"$log/build-$mode.log" 2>&1
+    status=$?
+    report "build $mode" $status
+    [ $status = 0 ] || tail -n 30 "$log/build-$mode.log"
+    return $status
+}
+
+suites() { # suites NAME BINARY SUITE...: runs CUnit, adds its tests to the counts
+    name=$1
+    binary=$2
+    shift 2
+    "$binary" "$@" >"$log/$name.log" 2>&1
+    status=$?
+    # CUnit's summary: "tests  total ran passed failed inactive"
+    line=$(sed -n 's/^ *tests *\([0-9]*\) *\([0-9]*\) *\([0-9]*\) *\([0-9]*\) .*/\3 \4/p' "$log/$name.log" | tail -n 1)
+    if [ -z "$line" ]; then
+        report "$name (did not finish)" 1
+        tail -n 40 "$log/$name.log"
+        return
+    fi
+    passed=$((passed + ${line% *}))
+    failed=$((failed + ${line#* }))
+    echo "$name: ${line% *} passed, ${line#* } failed"
+    if [ "$status" != 0 ]; then
+        [ "${line#* }" = 0 ] && report "$name (exit status $status)" 1
+        grep -E -B1 -A4 'FAILED|^ +[0-9]+\. |ERROR|WARNING: ThreadSanitizer|runtime error' "$log/$name.log" | head -n 80
+    fi
+}
+
+build release all test-binary && suites plain build/moe-tests
+make --no-print-directory lint >"$log/lint.log" 2>&1
+report "no warnings under clang" $?
+build debug test-binary && suites debug build/debug/moe-tests
+build asan test-binary &&
+    ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 suites asan build/asan/moe-tests
+build tsan test-binary &&
+    TSAN_OPTIONS=halt_on_error=0:exitcode=66:suppressions=tests/tsan.supp suites tsan build/tsan/moe-tests runtime invariants shapes
+
+for script in tests/commands/*.sh; do
+    sh "$script" >"$log/$(basename "$script" .sh).log" 2>&1
+    status=$?
+    report "commands: $(basename "$script" .sh)" $status
+    [ $status = 0 ] || tail -n 20 "$log/$(basename "$script" .sh).log"
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

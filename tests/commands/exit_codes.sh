@@ -1,0 +1,34 @@
+# Exit codes and streams as promised: 0 fine, 1 wrong input, 2 usage or not built yet, 3 the system.
+set -u
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+wrong=0
+expect() { # expect CODE TEXT COMMAND...: exit code, and a text on stderr
+    code=$1 text=$2
+    shift 2
+    "$@" >"$folder/out" 2>"$folder/err"
+    got=$?
+    if [ $got != "$code" ] || ! grep -q -- "$text" "$folder/err"; then
+        echo "expected $code and '$text', got $got from: $*"
+        cat "$folder/err"
+        wrong=1
+    fi
+}
+m=build/moecc
+expect 0 "fine" $m check examples/hello.moe
+expect 0 "fine" $m check examples/olmoe.moe
+expect 2 "not built yet" $m simulate examples/hello.moe
+expect 2 "unknown command" $m frobnicate
+expect 2 "unknown option" $m check --frobnicate examples/hello.moe
+expect 2 "takes one file" $m check
+expect 3 "nowhere.moe" $m check "$folder/nowhere.moe"
+expect 1 "E0001" $m check examples/errors/01_semicolon.moe
+expect 1 "rank 2" $m run examples/hello.moe --tokens 5,6,2049,1 -q
+expect 1 "2048" $m run examples/hello.moe --tokens 5,6,2049,1 -q
+expect 3 "absent" $m run examples/hello.moe --input "$folder/absent.safetensors" -q
+expect 1 "E0" $m run examples/hello.moe --ranks 3 --tokens 8
+$m check --diagnostics=json examples/errors/02_unit.moe 2>"$folder/json"
+python3 -c 'import json,sys; [json.loads(l) for l in open(sys.argv[1])]' "$folder/json" 2>/dev/null || command -v python3 >/dev/null || true
+$m check --diagnostics=short examples/errors/02_unit.moe 2>&1 | grep -q '^examples/errors/02_unit.moe:8:41: error\[E0002\]: ' || wrong=1
+$m run examples/hello.moe --tokens 16 --emit=plan >"$folder/plan" 2>/dev/null && head -n 1 "$folder/plan" | grep -q '^ir plan' || wrong=1
+exit $wrong

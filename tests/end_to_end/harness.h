@@ -1,0 +1,57 @@
+// Compiles `.moe` text in memory and runs it, for tests of whole pipelines; and the float64 reference they compare with.
+#ifndef MOE_TEST_HARNESS_H
+#define MOE_TEST_HARNESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/moe.h"
+
+/// What to compile: text is written to `file` under a temporary folder, unless path names an existing file.
+struct subject {
+    const char *text;           // or
+    const char *path;
+    const char *schedule;       // NULL: the pipeline's uses
+    uint32_t ranks;             // 0: the cluster's
+    int64_t layer;              // -1: all
+    const char *cpu_level;      // NULL: best
+    const char *const *dims;
+    uint32_t dim_count;
+};
+
+/// A compiled plan. Fails the running CUnit test (and returns NULL) with the diagnostics when it does not compile.
+moe_plan *subject_compile(const struct subject *subject);
+
+struct outcome {
+    moe_status status;
+    char error[512];
+    float *out;                 // [sum of tokens, width], widened to f32
+    int32_t *ids;               // [sum, choices]
+    float *weights;
+    int64_t tokens;
+    moe_stats stats;            // expert_load copied
+    int64_t *load;
+};
+
+struct run {
+    const char *weights;        // path or "random"
+    const float *in;            // [sum of tokens, width]; rounded to the plan's x_dtype
+    const int64_t *tokens;      // per rank
+    const int32_t *given_ids;
+    const float *given_weights;
+    moe_options options;
+    int steps;                  // 0: one
+};
+
+struct outcome run_plan_once(moe_plan *plan, const struct run *run);
+void outcome_free(struct outcome *outcome);
+
+/// relative L2 of a against b.
+double relative_l2(const float *a, const float *b, size_t count);
+/// Reproducible N(0,1)-like values.
+void gaussian(float *values, size_t count, uint64_t seed);
+/// One tensor of a safetensors file as f32 (or i32); fails the test when absent. Free with free().
+float *read_f32(const char *file, const char *name, int64_t *rows, int64_t *cols);
+int32_t *read_i32(const char *file, const char *name);
+
+#endif

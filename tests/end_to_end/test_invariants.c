@@ -1,0 +1,181 @@
+// I1, schedules are neutral: schedule, threads, capacity, position in a batch change no byte. I2, nothing is lost: a row
+// dropped, doubled or sent astray is reported with its rank.
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/end_to_end/harness.h"
+
+enum { HIDDEN = 128, BOUND = 320, CHOICES = 3 };
+
+// One layer with the given dtype and dispatch options on four ranks.
+static const char *layer_text(const char *dtype, const char *dispatch)
+{
+    static char text[2048];
+    snprintf(text, sizeof text,
+             "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder };\n"
+             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = 96;\ndim experts = 12;\n"
+             "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
+             "    param w_router: f32[experts, hidden];\n"
+             "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
+             "    param w_down: %s[experts, hidden, ffn];\n"
+             "    stage route: r = topk(x, w_router, k: %d);\n"
+             "    stage dispatch: xd = dispatch(x, r%s);\n"
+             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
+             "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
+             "placement p on laptop { place experts over rank; }\n"
+             "pipeline main { layer = moe; repeat = 2; cluster = laptop; placement = p; target = cpu; use serial; }\n",
+             BOUND, HIDDEN, dtype, dtype, dtype, dtype, CHOICES, dispatch);
+    return text;
+}
+
+static struct outcome run_once(const char *text, const char *schedule, uint32_t ranks, int64_t layer,
+                               const float *in, const int64_t *tokens, moe_options options)
+{
+    struct subject subject = {.text = text, .schedule = schedule, .ranks = ranks, .layer = layer};
+    moe_plan *plan = subject_compile(&subject);
+    struct outcome none = {.status = MOE_INVALID};
+    if (!plan)
+        return none;
+    struct run run = {.in = in, .tokens = tokens, .options = options};
+    struct outcome o = run_plan_once(plan, &run);
+    if (o.status != MOE_OK && !options.fault)
+        fprintf(stderr, "%s\n", o.error);
+    moe_plan_close(plan);
+    return o;
+}
+
+static bool equal_bytes(const struct outcome *a, const struct outcome *b)
+{
+    return a->status == MOE_OK && b->status == MOE_OK && a->tokens == b->tokens &&
+           !memcmp(a->out, b->out, (size_t)a->tokens * HIDDEN * sizeof *a->out);
+}
+
+static void test_schedules_and_threads(void)
+{
+    static float in[4 * BOUND * HIDDEN];
+    gaussian(in, sizeof in / sizeof *in, 1);
+    const int64_t tokens[4] = {BOUND, 3, 0, 131};
+    const char *dtypes[] = {"bf16", "f32", "f16"};
+    for (size_t d = 0; d < 3; d++) {
+        const char *text = layer_text(dtypes[d], "");
+        struct outcome first = run_once(text, "serial", 4, -1, in, tokens, (moe_options){.threads = 1});
+        CU_ASSERT_EQUAL(first.status, MOE_OK);
+        for (int n = 2; n <= 8; n++)
+            for (uint32_t threads = 1; threads <= 4; threads *= 2) {
+                char schedule[32];
+                snprintf(schedule, sizeof schedule, "ladder(n: %d)", n);
+                struct outcome o = run_once(text, schedule, 4, -1, in, tokens, (moe_options){.threads = threads});
+                CU_ASSERT(equal_bytes(&first, &o));
+                outcome_free(&o);
+            }
+        struct outcome virtual = run_once(text, "ladder(n: 4)", 4, -1, in, tokens, (moe_options){.device = "sim"});
+        CU_ASSERT(equal_bytes(&first, &virtual));
+        outcome_free(&virtual);
+        outcome_free(&first);
+    }
+}
+
+static void test_token_invariance(void)
+{
+    static float in[BOUND * HIDDEN], alone[HIDDEN];
+    gaussian(alone, HIDDEN, 7);
+    const char *text = layer_text("bf16", "");
+    const int64_t one = 1;
+    struct outcome single = run_once(text, "ladder(n: 2)", 1, -1, alone, &one, (moe_options){.threads = 2});
+    CU_ASSERT_EQUAL(single.status, MOE_OK);
+    const int64_t batches[] = {7, 64, 300};
+    for (size_t b = 0; b < 3; b++) {
+        const int64_t places[] = {0, batches[b] / 2, batches[b] - 1};
+        for (size_t p = 0; p < 3; p++) {
+            gaussian(in, (size_t)batches[b] * HIDDEN, 100 + b);
+            memcpy(in + places[p] * HIDDEN, alone, sizeof alone);
+            struct outcome o = run_once(text, b == 1 ? "serial" : "ladder(n: 3)", 1, -1, in, &batches[b],
+                                        (moe_options){.threads = 2});
+            CU_ASSERT_EQUAL(o.status, MOE_OK);
+            CU_ASSERT(!memcmp(o.out + places[p] * HIDDEN, single.out, sizeof alone));
+            outcome_free(&o);
+        }
+    }
+    outcome_free(&single);
+}
+
+static void test_capacity(void)
+{
+    static float in[4 * BOUND * HIDDEN];
+    gaussian(in, sizeof in / sizeof *in, 3);
+    const int64_t tokens[4] = {BOUND, BOUND, 17, 200};
+    struct outcome wide = run_once(layer_text("bf16", ", capacity: 8x"), "ladder(n: 2)", 4, -1, in, tokens,
+                                   (moe_options){.threads = 2});
+    const char *tight[] = {", capacity: 0.1x", ", capacity: 0.5x", ", capacity: 0.1x, pool: 0.01x"};
+    CU_ASSERT_EQUAL(wide.status, MOE_OK);
+    CU_ASSERT_EQUAL(wide.stats.overflowed, 0);
+    CU_ASSERT_EQUAL(wide.stats.rounds, 0);
+    for (size_t i = 0; i < 3; i++) {
+        struct outcome o = run_once(layer_text("bf16", tight[i]), i == 1 ? "serial" : "ladder(n: 2)", 4, -1, in, tokens,
+                                    (moe_options){.threads = 2});
+        CU_ASSERT(equal_bytes(&wide, &o));
+        CU_ASSERT(o.stats.overflowed > 0);
+        CU_ASSERT(o.stats.rounds > wide.stats.rounds);
+        CU_ASSERT(o.stats.slot_bytes < wide.stats.slot_bytes);
+        printf("\n    %s: %d rows overflowed, %d rounds, slots %d bytes (8x: %d)", tight[i] + 2, (int)o.stats.overflowed,
+               (int)o.stats.rounds, (int)o.stats.slot_bytes, (int)wide.stats.slot_bytes);
+        outcome_free(&o);
+    }
+    printf("\n");
+    struct outcome refused = run_once(layer_text("bf16", ", capacity: 0.1x, overflow: error"), "serial", 4, -1, in, tokens,
+                                      (moe_options){.threads = 2, .fault = ""});
+    CU_ASSERT_EQUAL(refused.status, MOE_OVERFLOW);
+    outcome_free(&refused);
+    outcome_free(&wide);
+}
+
+static void test_rank_counts(void)
+{
+    static float in[BOUND * HIDDEN];
+    gaussian(in, sizeof in / sizeof *in, 5);
+    const int64_t one[] = {120}, two[] = {60, 60}, four[] = {30, 30, 30, 30};
+    struct outcome a = run_once(layer_text("bf16", ""), "serial", 1, 0, in, one, (moe_options){.threads = 2});
+    struct outcome b = run_once(layer_text("bf16", ""), "serial", 2, 0, in, two, (moe_options){.threads = 2});
+    struct outcome c = run_once(layer_text("bf16", ""), "serial", 4, 0, in, four, (moe_options){.threads = 2});
+    CU_ASSERT(a.status == MOE_OK && b.status == MOE_OK && c.status == MOE_OK);
+    CU_ASSERT(relative_l2(b.out, a.out, 120 * HIDDEN) < 5e-3);
+    CU_ASSERT(relative_l2(c.out, a.out, 120 * HIDDEN) < 5e-3);
+    outcome_free(&a);
+    outcome_free(&b);
+    outcome_free(&c);
+}
+
+// Each kind of damage to one row of one rank's messages is found, and the message names that rank.
+static void test_conservation(void)
+{
+    static float in[4 * 64 * HIDDEN];
+    gaussian(in, sizeof in / sizeof *in, 9);
+    const int64_t tokens[4] = {64, 64, 64, 64};
+    const char *kinds[] = {"drop", "double", "misroute"};
+    for (size_t k = 0; k < 3; k++)
+        for (int rank = 0; rank < 4; rank++) {
+            char fault[32], name[16];
+            snprintf(fault, sizeof fault, "%s:%d", kinds[k], rank);
+            snprintf(name, sizeof name, "rank %d", rank);
+            struct outcome o = run_once(layer_text("bf16", ""), "ladder(n: 2)", 4, 0, in, tokens,
+                                        (moe_options){.threads = 2, .fault = fault});
+            CU_ASSERT_EQUAL(o.status, MOE_LOST);
+            CU_ASSERT_PTR_NOT_NULL(strstr(o.error, name));
+            if (o.status != MOE_LOST || !strstr(o.error, name))
+                fprintf(stderr, "%s: %s\n", fault, o.error);
+            outcome_free(&o);
+        }
+}
+
+void suite_invariants(void);
+void suite_invariants(void)
+{
+    CU_pSuite suite = CU_add_suite("invariants", NULL, NULL);
+    CU_add_test(suite, "schedules, threads and devices give the same bytes", test_schedules_and_threads);
+    CU_add_test(suite, "a token's bytes are the same alone and in any batch", test_token_invariance);
+    CU_add_test(suite, "capacity changes no byte", test_capacity);
+    CU_add_test(suite, "1, 2 and 4 ranks agree within rounding", test_rank_counts);
+    CU_add_test(suite, "a lost, doubled or misrouted row is reported with its rank", test_conservation);
+}

@@ -1,0 +1,137 @@
+// OLMoE and Mixtral: tiny checkpoints in the models' own layouts against outputs of the Hugging Face implementation
+// (tests/data/make_references.py). Relative L2 at most 1e-5 for f32 pipelines, 5e-3 for bf16; the same experts wherever
+// the k-th and the next score differ by more than 1e-6.
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/end_to_end/harness.h"
+
+struct model_case {
+    const char *name;
+    double bound;
+};
+
+static const struct model_case models[] = {
+    {"olmoe-tiny", 5e-3}, {"olmoe-tiny-f32", 1e-5}, {"mixtral-tiny", 5e-3}, {"mixtral-tiny-f32", 1e-5}};
+
+// Is expert e's score within 1e-6 of the k-th: may it be in or out?
+static bool undecided(const float *scores, int experts, const int32_t *want, int k)
+{
+    double kth = 1e30, next = -1e30;
+    for (int i = 0; i < k; i++)
+        kth = fmin(kth, (double)scores[want[i]]);
+    for (int e = 0; e < experts; e++) {
+        bool chosen = false;
+        for (int i = 0; i < k; i++)
+            chosen |= want[i] == e;
+        if (!chosen)
+            next = fmax(next, (double)scores[e]);
+    }
+    return kth - next <= 1e-6;
+}
+
+static bool same_set(const int32_t *a, const int32_t *b, int k)
+{
+    for (int i = 0; i < k; i++) {
+        bool found = false;
+        for (int j = 0; j < k; j++)
+            found |= a[i] == b[j];
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+static void compare_routes(const struct outcome *o, const char *file, const char *prefix, int k)
+{
+    char name[64];
+    int64_t rows, experts;
+    snprintf(name, sizeof name, "%s.topk_ids", prefix);
+    int32_t *want = read_i32(file, name);
+    snprintf(name, sizeof name, "%s.router_scores", prefix);
+    float *scores = read_f32(file, name, &rows, &experts);
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < o->tokens; t++)
+        wrong += !same_set(o->ids + t * k, want + t * k, k) &&
+                 !undecided(scores + t * experts, (int)experts, want + t * k, k);
+    CU_ASSERT_EQUAL(wrong, 0);
+    free(want);
+    free(scores);
+}
+
+static void share_out(int64_t tokens, uint32_t ranks, int64_t *counts)
+{
+    for (uint32_t r = 0; r < ranks; r++)
+        counts[r] = tokens * (r + 1) / ranks - tokens * r / ranks;
+}
+
+static double run_layer(const struct model_case *model, int64_t layer, uint32_t ranks, const char *reference)
+{
+    char moe[96], input[96], file[96];
+    snprintf(moe, sizeof moe, "tests/end_to_end/%s.moe", model->name);
+    snprintf(input, sizeof input, "tests/data/%s/input.safetensors", model->name);
+    snprintf(file, sizeof file, "tests/data/%s/reference.safetensors", model->name);
+    struct subject subject = {.path = moe, .layer = layer, .ranks = ranks};
+    moe_plan *plan = subject_compile(&subject);
+    if (!plan)
+        return NAN;
+    int64_t rows, width, want_rows;
+    float *in = read_f32(input, "hidden_states", &rows, &width);
+    char name[64];
+    snprintf(name, sizeof name, "%s.hidden_states", reference);
+    float *want = read_f32(file, name, &want_rows, &width);
+    int64_t counts[16];
+    share_out(rows, ranks, counts);
+    char weights[96];
+    snprintf(weights, sizeof weights, "tests/data/%s", model->name);
+    struct run run = {.in = in, .tokens = counts, .weights = weights, .options = {.threads = 2}};
+    struct outcome o = run_plan_once(plan, &run);
+    CU_ASSERT_EQUAL(o.status, MOE_OK);
+    if (o.status != MOE_OK)
+        fprintf(stderr, "%s: %s\n", model->name, o.error);
+    double error = relative_l2(o.out, want, (size_t)(rows * width));
+    moe_plan_info info;
+    moe_plan_describe(plan, &info);
+    if (layer >= 0)
+        compare_routes(&o, file, reference, (int)info.choices);
+    outcome_free(&o);
+    free(in);
+    free(want);
+    moe_plan_close(plan);
+    return error;
+}
+
+static void test_single_layers(void)
+{
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (uint32_t ranks = 1; ranks <= 4; ranks *= 2)
+            for (int64_t layer = 0; layer < 2; layer++) {
+                double error = run_layer(&models[m], layer, ranks, layer ? "layer1" : "layer0");
+                if (ranks == 4)
+                    printf("\n    %s layer %d, %u ranks: relative L2 %.2e (bound %.0e)", models[m].name, (int)layer, ranks,
+                           error, models[m].bound);
+                CU_ASSERT(error <= models[m].bound);
+            }
+    printf("\n");
+}
+
+static void test_two_layers_chained(void)
+{
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        double error = run_layer(&models[m], -1, 4, "chain");
+        printf("\n    %s, both layers: relative L2 %.2e", models[m].name, error);
+        CU_ASSERT(error <= 2 * models[m].bound);
+    }
+    printf("\n");
+}
+
+void suite_models(void);
+void suite_models(void)
+{
+    CU_pSuite suite = CU_add_suite("models", NULL, NULL);
+    CU_add_test(suite, "single layers agree with the reference implementation", test_single_layers);
+    CU_add_test(suite, "layers chain: y of one is x of the next", test_two_layers_chained);
+}
