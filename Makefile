@@ -17,7 +17,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check install clean lint test-binary format-check
+.PHONY: all deps demo check bench install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -55,7 +55,8 @@ STATIC_LIBS := -Wl,-Bstatic -ljansson -lm -Wl,-Bdynamic
 
 RUNTIME_SRC  := $(filter-out runtime/cli/stub.c,$(wildcard runtime/*.c runtime/*/*.c))
 COMPILER_SRC := $(filter-out compiler/main.c,$(wildcard compiler/*.c compiler/*/*.c compiler/*/*/*.c))
-TEST_SRC     := $(wildcard tests/*.c tests/*/*.c)
+BENCH_SRC    := $(wildcard tests/bench/*.c)
+TEST_SRC     := $(filter-out $(BENCH_SRC),$(wildcard tests/*.c tests/*/*.c))
 GEN_SRC      := $(B)/gen/moe.tab.c $(B)/gen/moe.lex.c $(B)/gen/embedded.c
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(patsubst $(B)/gen/%,gen/%,$(1)))
@@ -120,7 +121,16 @@ $(B)/moe-tests: $(TEST_OBJ) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lcunit -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
+$(B)/moe-bench: $(call obj,$(BENCH_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -o $@ $^ $(STATIC_LIBS) $(LLVM_LIBS)
+
 test-binary: $(B)/moe-tests $(B)/moecc
+
+# Whole layers against the machine's peak and bandwidth, probed in the same run.
+bench: deps
+	@$(MAKE) --no-print-directory $(B)/moe-bench
+	@$(B)/moe-bench
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/moecc

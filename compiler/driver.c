@@ -1,5 +1,6 @@
 // The table of contents of moecc: one call per arrow of the data flow. A stage that fails has queued its diagnostics;
 // `--emit=STAGE` stops after that stage's line. Debug builds run each representation's checker after the pass that made it.
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -53,6 +54,21 @@ static void verify_ir(struct compilation *c, const struct ir *ir, const char *pa
 #else
     (void)rules, (void)error;
 #endif
+}
+
+// A root file that the system does not give us is the system's failure, not a mistake in a program.
+static void require_readable(struct compilation *c)
+{
+    FILE *file = fopen(c->options->file, "rb");
+    if (!file || fgetc(file) == EOF) {
+        int why = !file || ferror(file) ? errno : 0; // an empty file is no failure
+        if (file)
+            fclose(file);
+        if (why)
+            fatal(c->context, EXIT_SYSTEM, "cannot read %s: %s", c->options->file, strerror(why));
+        return;
+    }
+    fclose(file);
 }
 
 static bool parse(struct compilation *c)
@@ -190,8 +206,11 @@ static bool generate(struct compilation *c)
 {
     void *code = NULL;
     size_t code_bytes = 0;
-    if (!codegen_cpu(c->context, &c->plan, c->options->cpu_level, &code, &code_bytes))
+    if (!codegen_cpu(c->context, &c->plan, c->options->cpu_level, &code, &code_bytes)) {
+        if (!c->context->error_count)
+            fatal(c->context, EXIT_BUG, "code generation failed without saying why");
         return false;
+    }
     verify_ir(c, &c->plan, "code generation", NULL);
     pass_done(c, "codegen");
     bool written = plan_write(&c->plan, code, code_bytes, &c->result->image, &c->result->image_bytes);
@@ -233,6 +252,7 @@ static void compile_pipeline(struct compilation *c)
 
 static void compile_stages(struct compilation *c)
 {
+    require_readable(c);
     if (emitted(c, "tokens")) {
         load_program(c->context, &c->text, c->options->file);
         if (c->context->file_count)

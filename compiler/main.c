@@ -278,6 +278,7 @@ static enum exit_code command_build(struct context *context, struct command_line
     if (!line->output && !line->driver.emit)
         return usage_error("%s: name the result with -o", "build");
     struct driver_result result;
+    line->driver.check.deployed = true;
     code = compile_plan(context, line, &result);
     if (code || !result.image)
         return code;
@@ -286,6 +287,8 @@ static enum exit_code command_build(struct context *context, struct command_line
     bool written = line->library ? write_library(context, stub, stub_bytes, result.image, result.image_bytes, line->output)
                                  : write_executable(context, stub, stub_bytes, result.image, result.image_bytes, line->output);
     free(result.image);
+    if (!written)
+        fprintf(stderr, "moecc: %s\n", context->fatal_message);
     return written ? EXIT_FINE : EXIT_SYSTEM;
 }
 

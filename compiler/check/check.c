@@ -170,7 +170,6 @@ bool check_program(struct context *context, struct program_text *program, const 
 {
     uint32_t before = context->error_count;
     *pipeline = NONE;
-    ir_init(module, &module_ir);
     if (!program->unit_count)
         return false;
     struct parsed_file root = program->units[program->unit_count - 1];
@@ -180,7 +179,6 @@ bool check_program(struct context *context, struct program_text *program, const 
                               .module = module,
                               .root_file = root.file,
                               .root = root.root};
-    ir_str(module, "");
     check_all(&checker, program, pipeline);
     json_close(&checker);
     if (module->out_of_memory)

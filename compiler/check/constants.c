@@ -213,6 +213,25 @@ static bool evaluate_unary(struct checker *checker, const struct scope *scope, n
     return true;
 }
 
+static bool is_pending(const struct checker *checker, node_id node)
+{
+    for (const struct pending *outer = checker->pending; outer; outer = outer->outer)
+        if (outer->node == node)
+            return true;
+    return false;
+}
+
+/// Reported at the first of the circle in the source, so that there is one message wherever evaluation began.
+static bool report_circle(struct checker *checker, node_id node)
+{
+    node_id first = node;
+    for (const struct pending *outer = checker->pending; outer && outer->node != node; outer = outer->outer)
+        first = outer->node < first ? outer->node : first;
+    const struct ast_node *item = node_of(checker, first);
+    return report(checker, item->slot[0], context_printf(checker->context, "`%s` needs itself", name_text(checker, item->text)),
+                  "part of a circle");
+}
+
 bool evaluate_item(struct checker *checker, struct symbol symbol, const struct scope *scope, struct constant *value)
 {
     const struct ast_node *node = node_of(checker, symbol.node);
@@ -220,11 +239,8 @@ bool evaluate_item(struct checker *checker, struct symbol symbol, const struct s
         *value = integer_constant(scope->tokens);
         return true;
     }
-    for (const struct pending *outer = checker->pending; outer; outer = outer->outer)
-        if (outer->node == symbol.node)
-            return report(checker, node->slot[0],
-                          context_printf(checker->context, "`%s` needs itself", name_text(checker, node->text)),
-                          "part of a circle");
+    if (is_pending(checker, symbol.node))
+        return report_circle(checker, symbol.node);
     struct pending pending = {symbol.node, checker->pending};
     checker->pending = &pending;
     struct scope inner = {.file = symbol.file};

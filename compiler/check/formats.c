@@ -92,7 +92,7 @@ static bool read_format(struct checker *checker, struct symbol item, struct mod_
     node_id fields = node_of(checker, record)->slot[0];
     fine = check_attributes(checker, fields, names, 2, owner) && fine;
     node_id block = find_attribute(checker, fields, "block"), scale = find_attribute(checker, fields, "scale");
-    if (!block != !scale) {
+    if (fine && !block != !scale) {
         struct diag *diag = diag_error(checker->context, E0107, place_of(checker, record), "%s lacks `%s`", owner,
                                        block ? "scale" : "block");
         diag_label(checker->context, diag, "a block has a shape and a scale");

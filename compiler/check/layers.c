@@ -158,6 +158,8 @@ static bool read_input(struct layer_state *layer, struct mod_layer *row)
         struct span span = param ? place_of(checker, node_of(checker, param)->next) : name_place(checker, layer->item.node);
         struct diag *diag = diag_error(checker->context, E0205, span, "a layer takes one tensor");
         diag_label(checker->context, diag, param ? "one too many" : "expected as in `(x: bf16[tokens, hidden])`");
+        EACH_NODE(&checker->program->ast, id, param) // known, so that nothing is reported where they are read
+            add_name(layer, id, name_place(checker, id), 0);
         return false;
     }
     node_id type = node_of(checker, param)->slot[0];
@@ -323,7 +325,7 @@ static bool type_stage(struct layer_state *layer, node_id stage)
     }
     finish_stage(layer, stage, row, &result, args, count);
     struct layer_name *named = find_layer_name(layer, result.name);
-    if (named)
+    if (named && named->stage == stage) // not of a name that is taken
         named->tensor = result;
     return true;
 }

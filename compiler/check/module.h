@@ -19,9 +19,11 @@ struct check_options {
     uint32_t ranks;             // 0: the cluster's own; resizes a cluster of one axis
     const char *target;         // "cpu", "sim", "cuda:sm_90a"; NULL: the pipeline's
     int64_t layer;              // checkpoint layer to run alone; -1: all
+    bool deployed;              // for an executable: weight paths stay as written, relative to its working directory
 };
 
-/// Checks everything in the root file and what it uses. `module`'s strings are the module's own (ir_str). On success the
+/// Checks everything in the root file and what it uses. `module` is initialised by the caller (module_ir) and freed by it,
+/// also after errors; its strings are its own (ir_str). On success the
 /// chosen pipeline is row `*pipeline` (NONE when the file has none: a library file). False when errors were queued.
 bool check_program(struct context *context, struct program_text *program, const struct check_options *options,
                    struct ir *module, uint32_t *pipeline);

@@ -172,8 +172,9 @@ static bool read_weights_source(struct checker *checker, struct symbol item, nod
     row->weights = elaborate_weights(checker, map);
     if (row->weights == NONE)
         return false;
+    const char *written = name_text(checker, node_of(checker, path)->text);
     row->weights_path =
-        ir_str(checker->module, relative_path(checker, item.file, name_text(checker, node_of(checker, path)->text)));
+        ir_str(checker->module, checker->options->deployed ? written : relative_path(checker, item.file, written));
     if (ROW(checker->module, mod_weights, row->weights)->layer == row->layer)
         return true;
     struct diag *diag = diag_error(checker->context, E0601, place_of(checker, node->slot[0]), "weights `%s` is for another layer",
@@ -278,6 +279,8 @@ static bool read_parts(struct checker *checker, struct symbol item, struct mod_p
     node_id members = node_of(checker, item.node)->slot[0];
     node_id layer_node = required(checker, item, "layer", "what it computes");
     bool fine = layer_node && resolve_item(checker, item.file, layer_node, NODE_LAYER, layer);
+    if (!fine)
+        *layer = (struct symbol){0};
     row->layer = fine ? elaborate_layer(checker, *layer) : NONE;
     node_id cluster_node = layer_node ? required(checker, item, "cluster", "where it runs") : 0;
     if (cluster_node && resolve_item(checker, item.file, cluster_node, NODE_CLUSTER, &cluster))

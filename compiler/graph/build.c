@@ -8,9 +8,9 @@
 
 enum { STAGE_VALUES = 3 }; // sent, packed, replies
 
-struct origin {             // where routed rows come from; by module value
-    uint32_t packed;        // graph value of the dispatch's pack, NONE for plain values
-    uint32_t own;           // graph value of the rank's own rows; NONE once an expert has read them
+struct origin {      // where routed rows come from; by module value
+    uint32_t packed; // graph value of the dispatch's pack, NONE for plain values
+    uint32_t own;    // graph value of the rank's own rows; NONE once an expert has read them
 };
 
 struct builder {
@@ -24,14 +24,14 @@ struct builder {
 };
 
 enum inner { INNER_SENT, INNER_PACKED, INNER_REPLIES };
-enum source {               // bits: what a task reads
-    READ_ARGS = 1,          // every tensor argument
-    READ_FIRST = 2,         // the first one
+enum source {       // bits: what a task reads
+    READ_ARGS = 1,  // every tensor argument
+    READ_FIRST = 2, // the first one
     READ_SENT = 4,
-    READ_PACKED = 8,        // of this stage
+    READ_PACKED = 8, // of this stage
     READ_REPLIES = 16,
-    READ_CONTROL = 32,      // packed data of the dispatch that the rows came from
-    READ_OWN = 64,          // that dispatch's own rows
+    READ_CONTROL = 32, // packed data of the dispatch that the rows came from
+    READ_OWN = 64,     // that dispatch's own rows
 };
 enum sink { WRITE_RESULT, WRITE_SENT, WRITE_PACKED, WRITE_REPLIES };
 
@@ -87,8 +87,8 @@ static uint32_t tensor_arg(const struct builder *b, const struct mod_stage *stag
 
 static double format_bytes(const struct builder *b, uint32_t format, uint32_t dtype)
 {
-    static const double bytes[] = {[dtype_f32] = 4, [dtype_f16] = 2, [dtype_bf16] = 2, [dtype_fp8_e4m3] = 1,
-                                   [dtype_mxfp4] = 0.5, [dtype_i32] = 4};
+    static const double bytes[] = {
+        [dtype_f32] = 4, [dtype_f16] = 2, [dtype_bf16] = 2, [dtype_fp8_e4m3] = 1, [dtype_mxfp4] = 0.5, [dtype_i32] = 4};
     if (format == NONE)
         return bytes[dtype];
     const struct mod_format *f = ROW(b->module, mod_format, format);
@@ -209,8 +209,8 @@ static void add_reads(const struct builder *b, const struct mod_stage *stage, un
 static uint32_t make_value(const struct builder *b, const struct mod_stage *stage, enum sink sink, uint32_t *inner)
 {
     static const char *const names[] = {[WRITE_SENT] = "sent", [WRITE_PACKED] = "packed", [WRITE_REPLIES] = "replies"};
-    static const enum inner number[] = {[WRITE_SENT] = INNER_SENT, [WRITE_PACKED] = INNER_PACKED,
-                                        [WRITE_REPLIES] = INNER_REPLIES};
+    static const enum inner number[] = {
+        [WRITE_SENT] = INNER_SENT, [WRITE_PACKED] = INNER_PACKED, [WRITE_REPLIES] = INNER_REPLIES};
     const struct mod_value *result = ROW(b->module, mod_value, stage->result);
     if (sink == WRITE_RESULT) {
         uint32_t row = add_value(b, ir_text(b->module, result->name), result, result->kind);
@@ -255,8 +255,8 @@ static void trace_origin(const struct builder *b, const struct mod_stage *stage,
 static bool not_built(const struct builder *b, const struct mod_stage *stage, const char *what)
 {
     struct span span = node_at(b->ast, stage->node)->span;
-    struct diag *diag = diag_error(b->context, E0901, span, "stage `%s`: %s not built yet",
-                                   ir_text(b->module, stage->name), what);
+    struct diag *diag =
+        diag_error(b->context, E0901, span, "stage `%s`: %s not built yet", ir_text(b->module, stage->name), what);
     diag_help(b->context, diag, "the operators built so far are those of `std.ops`");
     return false;
 }
@@ -318,10 +318,8 @@ bool build_graph(struct context *context, const struct program_text *program, co
         return false;
     uint32_t info = ADD(graph, graph_info);
     str_id name = ir_str(graph, ir_text(module, source->name));
-    *ROW(graph, graph_info, info) = (struct graph_info){.layer = name,
-                                                        .layer_row = layer,
-                                                        .input = b.value_of[source->input],
-                                                        .output = b.value_of[source->output]};
+    *ROW(graph, graph_info, info) = (struct graph_info){
+        .layer = name, .layer_row = layer, .input = b.value_of[source->input], .output = b.value_of[source->output]};
     if (graph->out_of_memory)
         fatal(context, EXIT_SYSTEM, "out of memory");
     return true;

@@ -9,9 +9,9 @@
 enum { ARENA_ALIGN = 64 };
 
 struct item {
-    uint32_t row;               // plan_buffer
+    uint32_t row; // plan_buffer
     bool control;
-    uint32_t first, count;      // lifetimes: logical numbers, in layer order
+    uint32_t first, count; // lifetimes: logical numbers, in layer order
     int64_t bytes, offset;
 };
 
@@ -20,14 +20,9 @@ struct placing {
     struct item *items;
     uint32_t count;
     uint32_t *lifetimes;
-    uint64_t *conflicts;        // bit matrix
-    uint32_t words;             // of a row of it
+    uint64_t *conflicts; // bit matrix
+    uint32_t words;      // of a row of it
 };
-
-static bool follows(const struct placing *p, uint32_t first, uint32_t second)
-{
-    return !outlives_step(p->l, first) && logical_before(p->l, first, second);
-}
 
 /// Lifetimes of each item are in order, so they interleave without overlap if each gap holds: merge them.
 static bool may_share(const struct placing *p, const struct item *a, const struct item *b)
@@ -37,9 +32,9 @@ static bool may_share(const struct placing *p, const struct item *a, const struc
     const uint32_t *x = p->lifetimes + a->first, *y = p->lifetimes + b->first;
     uint32_t next = 0;
     for (uint32_t i = 0; i < a->count; i++) {
-        while (next < b->count && follows(p, y[next], x[i]))
+        while (next < b->count && logical_before(p->l, y[next], x[i]))
             next++;
-        if (next < b->count && !follows(p, x[i], y[next]))
+        if (next < b->count && !logical_before(p->l, x[i], y[next]))
             return false;
     }
     return true;
@@ -192,11 +187,11 @@ bool place_buffers(struct lowering *l, struct rows *extents, int64_t *arena_byte
     struct placing p = {.l = l};
     collect(&p);
     find_conflicts(&p);
-    for (uint32_t class = 0; class < l->class_count; class++) {
+    for (uint32_t class = 0; class < l->class_count; class ++) {
         arena_bytes[class] = place_class(&p, l->class_rank[class]);
         if (arena_bytes[class] < 0) {
-            lower_refuse(l, E0206, l->layer->stages.first, NULL, "buffers for %lld tokens are larger than a plan can say",
-                         (long long)l->bound);
+            lower_refuse(l, E0206, l->layer->stages.first, NULL,
+                         "buffers for %lld tokens are larger than a plan can say", (long long)l->bound);
             return false;
         }
         extents[class] = write_extents(&p, l->class_rank[class]);

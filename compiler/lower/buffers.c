@@ -1,4 +1,4 @@
-// Logical buffers -> plan_buffer rows. A buffer that one layer has done with serves a later layer of the same family and
+// Logical buffers -> plan_buffer rows. A buffer that one layer is done with serves a later layer of the same family and
 // part, where the order proves it: so a step of many layers needs few buffers. Sizes follow the exchanges' slots.
 #include <stdlib.h>
 
@@ -55,13 +55,6 @@ bool logical_before(const struct lowering *l, uint32_t first, uint32_t second)
     return true;
 }
 
-bool outlives_step(const struct lowering *l, uint32_t logical)
-{
-    const struct family *family = &l->families[logical / l->parts / l->layers];
-    bool routes = family->path != NONE && (family->kind == F_IDS || family->kind == F_WEIGHTS);
-    return routes && logical / l->parts % l->layers + 1 == l->layers;
-}
-
 static uint32_t new_buffer(struct lowering *l, uint32_t number, uint32_t part, uint32_t copy)
 {
     const struct family *family = &l->families[number];
@@ -70,11 +63,8 @@ static uint32_t new_buffer(struct lowering *l, uint32_t number, uint32_t part, u
     const char *full = copy ? context_printf(l->context, "%s[%u].%u", name, part, copy)
                             : context_printf(l->context, "%s[%u]", name, part);
     str_id text = ir_str(l->plan, full);
-    *ROW(l->plan, plan_buffer, row) = (struct plan_buffer){.name = text,
-                                                           .kind = buffer_kind_arena,
-                                                           .dtype = family->dtype,
-                                                           .row_bytes = family->row_bytes,
-                                                           .param = NONE};
+    *ROW(l->plan, plan_buffer, row) = (struct plan_buffer){
+        .name = text, .kind = buffer_kind_arena, .dtype = family->dtype, .row_bytes = family->row_bytes, .param = NONE};
     return row;
 }
 
@@ -116,11 +106,8 @@ static void add_param_buffers(struct lowering *l)
         for (uint32_t layer = 0; layer < l->layers; layer++) {
             uint32_t row = lower_add(l->context, l->plan, T_plan_buffer);
             const struct plan_param *param = ROW(l->plan, plan_param, p);
-            *ROW(l->plan, plan_buffer, row) = (struct plan_buffer){.name = param->name,
-                                                                   .kind = buffer_kind_param,
-                                                                   .dtype = param->dtype,
-                                                                   .param = p,
-                                                                   .layer = layer};
+            *ROW(l->plan, plan_buffer, row) = (struct plan_buffer){
+                .name = param->name, .kind = buffer_kind_param, .dtype = param->dtype, .param = p, .layer = layer};
         }
 }
 
@@ -212,29 +199,48 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
 {
     int64_t per_row = s->choices < s->owned ? s->choices : s->owned;
     switch (family->kind) {
-    case F_PAIRS: return moe_pairs_bytes(s->owned, s->fan_rows, s->fan_pairs);
+    case F_PAIRS:
+        return moe_pairs_bytes(s->owned, s->fan_rows, s->fan_pairs);
     case F_A:
-    case F_HIDDEN: return times(s->fan_pairs, family->row_bytes);
-    case F_ACC: return times(s->fan_rows, family->row_bytes);
+    case F_HIDDEN:
+        return times(s->fan_pairs, family->row_bytes);
+    case F_ACC:
+        return times(s->fan_rows, family->row_bytes);
     case F_IDS:
     case F_WEIGHTS:
-    case F_OWN: return times(s->bound, family->row_bytes);
-    case F_BINS: return moe_bins_bytes(s->ranks, s->experts, s->choices, s->bound);
-    case F_SEND: return send_bytes(s, s->base);
-    case F_RECV: return recv_bytes(s, s->base);
-    case F_OWN_TABLE: return moe_rows_bytes(s->bound * per_row);
-    case F_REPLY_SEND: return send_bytes(s, s->reply);
-    case F_REPLY_RECV: return recv_bytes(s, s->reply);
-    case F_POOL_SEND: return send_bytes(s, s->pool);
-    case F_POOL_RECV: return recv_bytes(s, s->pool);
-    case F_ROUND: return s->pool ? moe_rows_bytes(slots_round_rows(s->plan, s->pool, s->rank, s->ranks)) : 0;
-    case F_POOL_PAIRS: return moe_pairs_bytes(s->owned, s->pool_rows, s->pool_pairs);
+    case F_OWN:
+        return times(s->bound, family->row_bytes);
+    case F_BINS:
+        return moe_bins_bytes(s->ranks, s->experts, s->choices, s->bound);
+    case F_SEND:
+        return send_bytes(s, s->base);
+    case F_RECV:
+        return recv_bytes(s, s->base);
+    case F_OWN_TABLE:
+        return moe_rows_bytes(s->bound * per_row);
+    case F_REPLY_SEND:
+        return send_bytes(s, s->reply);
+    case F_REPLY_RECV:
+        return recv_bytes(s, s->reply);
+    case F_POOL_SEND:
+        return send_bytes(s, s->pool);
+    case F_POOL_RECV:
+        return recv_bytes(s, s->pool);
+    case F_ROUND:
+        return s->pool ? moe_rows_bytes(slots_round_rows(s->plan, s->pool, s->rank, s->ranks)) : 0;
+    case F_POOL_PAIRS:
+        return moe_pairs_bytes(s->owned, s->pool_rows, s->pool_pairs);
     case F_POOL_A:
-    case F_POOL_HIDDEN: return times(s->pool_pairs, family->row_bytes);
-    case F_POOL_ACC: return times(s->pool_rows, family->row_bytes);
-    case F_POOL_REPLY: return send_bytes(s, s->pool_reply);
-    case F_SPILL: return recv_bytes(s, s->pool_reply);
-    case F_COUNT: break;
+    case F_POOL_HIDDEN:
+        return times(s->pool_pairs, family->row_bytes);
+    case F_POOL_ACC:
+        return times(s->pool_rows, family->row_bytes);
+    case F_POOL_REPLY:
+        return send_bytes(s, s->pool_reply);
+    case F_SPILL:
+        return recv_bytes(s, s->pool_reply);
+    case F_COUNT:
+        break;
     }
     return 0;
 }

@@ -2,16 +2,16 @@
 // where rows can find no slot, the pool's pair of them. Slot rows depend on the destination's number of experts only.
 #include "compiler/lower/lower.h"
 
-struct slot_plan {              // of one path and part
-    struct rows base, pool;     // plan_slot rows
+struct slot_plan {          // of one path and part
+    struct rows base, pool; // plan_slot rows
     uint32_t max_rounds;
 };
 
 static struct diag *refuse_pool(struct lowering *l, const struct path *p, uint32_t rank, int64_t rows, int64_t bound)
 {
     struct diag *diag = lower_refuse(l, E0206, p->dispatch, "pool",
-                                     "without a pool every row needs a slot, but rank %u has %lld for %lld tokens", rank,
-                                     (long long)rows, (long long)bound);
+                                     "without a pool every row needs a slot, but rank %u has %lld for %lld tokens",
+                                     rank, (long long)rows, (long long)bound);
     diag_help(l->context, diag, "give a pool, raise `capacity`, or say `overflow: error`");
     return diag;
 }
@@ -111,7 +111,8 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
                                   .slots = pool ? slots->pool : slots->base};
 }
 
-static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uint32_t part, const struct slot_plan *slots)
+static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uint32_t part,
+                          const struct slot_plan *slots)
 {
     static const uint8_t bases[] = {EXCHANGE_KINDS, EXCHANGE_DISPATCH, EXCHANGE_DISPATCH, EXCHANGE_POOL_DISPATCH};
     const struct path *p = &l->paths[path];

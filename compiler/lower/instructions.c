@@ -9,11 +9,11 @@
 
 struct writer {
     struct lowering *l;
-    uint32_t instance;          // of the schedule
+    uint32_t instance; // of the schedule
     const struct path *path;
     uint32_t path_number, layer, part;
-    uint16_t step;              // position inside the instance
-    bool looping;               // inside overflow rounds: one step
+    uint16_t step; // position inside the instance
+    bool looping;  // inside overflow rounds: one step
     struct draft *draft;
 };
 
@@ -90,7 +90,7 @@ static void param(struct writer *w, uint32_t param)
     argument(w, w->l->arena_count + 2 + param * w->l->layers + w->layer, access_read);
 }
 
-/// The logical number of a plain value in a layer: the caller's buffers at both ends, the layer before's result as input.
+/// The logical number of a plain value in a layer: the caller's buffers at both ends, the last layer's result as input.
 static uint32_t value_buffer(const struct lowering *l, uint32_t value, uint32_t layer, uint32_t part)
 {
     if (value == l->layer->input) {

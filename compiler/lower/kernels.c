@@ -1,4 +1,4 @@
-// Rows of plan_kernel: which kernels a path needs, with the constants that kernels.h lists. Equal kernels are one row in
+// Rows of plan_kernel: which kernels a path needs, with the constants that kernels.h lists. Equal ones are one row in
 // the whole plan. Code, units and grain of generated kernels are filled in by code generation.
 #include <string.h>
 
@@ -82,21 +82,20 @@ static void make_mlp(struct lowering *l, struct path *p)
         .alpha = option_number(l, p->expert, "alpha", 1),
         .limit = option_number(l, p->expert, "limit", 0)};
     p->up_kernel = kernel_row(l, kernel);
-    kernel = (struct plan_kernel){
-        .role = kernel_role_mlp_down,
-        .unit_count = panels(down),
-        .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride}};
+    kernel = (struct plan_kernel){.role = kernel_role_mlp_down,
+                                  .unit_count = panels(down),
+                                  .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride}};
     p->down_kernel = kernel_row(l, kernel);
 }
 
 static void make_routing(struct lowering *l, struct path *p)
 {
     int64_t x_bytes = dtype_size(p->x_dtype), y_bytes = dtype_size(p->y_dtype);
-    struct plan_kernel kernel = {
-        .role = kernel_role_route,
-        .n = {p->width, p->experts, p->choices, option_choice(l, p->route, "score", score_words, score_words_count),
-              option_number(l, p->route, "normalize", 1) != 0, p->x_dtype},
-        .scale = option_number(l, p->route, "scale", 1)};
+    struct plan_kernel kernel = {.role = kernel_role_route,
+                                 .n = {p->width, p->experts, p->choices,
+                                       option_choice(l, p->route, "score", score_words, score_words_count),
+                                       option_number(l, p->route, "normalize", 1) != 0, p->x_dtype},
+                                 .scale = option_number(l, p->route, "scale", 1)};
     p->route_kernel = kernel_row(l, kernel);
     kernel = (struct plan_kernel){.role = kernel_role_bin, .n = {p->width, p->choices, y_bytes, x_bytes}};
     p->bin_kernel = kernel_row(l, kernel);

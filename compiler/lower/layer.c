@@ -65,8 +65,7 @@ static uint32_t reader_of(const struct lowering *l, const char *kernel, const ch
 static void refuse_option(struct lowering *l, uint32_t stage, const char *option, bool unsupported)
 {
     if (unsupported)
-        lower_refuse(l, E0901, stage, option, "this `%s` of `%s` is not built yet", option,
-                     ir_text(l->module, lower_stage(l, stage)->name));
+        lower_refuse(l, E0901, stage, option, "this value of `%s` is not built yet", option);
 }
 
 static void check_route_options(struct lowering *l, const struct path *p)
@@ -170,8 +169,7 @@ static void read_mlp(struct lowering *l, struct path *p)
     p->acc_stride = round_up(p->width, down->layout == layout_panels ? down->panel : 1) * 4;
     if (up->dtype != down->dtype)
         lower_refuse(l, E0901, p->expert, NULL, "experts whose weights have two element types are not built yet");
-    const struct mod_param *first =
-        ROW(l->module, mod_param, stage_arg(l->module, expert, "w_gate_up")->param);
+    const struct mod_param *first = ROW(l->module, mod_param, stage_arg(l->module, expert, "w_gate_up")->param);
     if (p->dense && first->ndims == 3 && first->dims[0] != 1)
         lower_refuse(l, E0901, p->expert, NULL, "several experts that every token takes are not built yet");
     if (p->width % 8 || p->ffn % 8)
@@ -211,14 +209,14 @@ static uint32_t add_family(struct lowering *l, struct family family, const char 
 static void add_path_families(struct lowering *l, uint32_t number)
 {
     static const char *const suffixes[F_COUNT] = {
-        "pairs", "a", "hidden", "acc", "ids", "weights", "bins", "send", "recv", "own_table", "own", "send", "recv",
-        "pool.send", "pool.recv", "pool.round", "pool.pairs", "pool.a", "pool.hidden", "pool.acc", "pool.send",
-        "pool.spill"};
+        "pairs",      "a",         "hidden",      "acc",      "ids",       "weights",   "bins",      "send",
+        "recv",       "own_table", "own",         "send",     "recv",      "pool.send", "pool.recv", "pool.round",
+        "pool.pairs", "pool.a",    "pool.hidden", "pool.acc", "pool.send", "pool.spill"};
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
     for (uint32_t i = 0; i < (p->dense ? F_DENSE_COUNT : F_COUNT); i++) {
-        uint32_t stage = i >= F_IDS && i <= F_WEIGHTS                                                ? p->route
-                         : (i >= F_BINS && i <= F_RECV) || (i >= F_POOL_SEND && i <= F_ROUND) ? p->dispatch
+        uint32_t stage = i >= F_IDS && i <= F_WEIGHTS                                                  ? p->route
+                         : (i >= F_BINS && i <= F_RECV) || (i >= F_POOL_SEND && i <= F_ROUND)          ? p->dispatch
                          : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i == F_SPILL ? p->combine
                                                                                                        : p->expert;
         struct family family = {.kind = (enum path_family)i, .path = number, .value = NONE, .dtype = dtype_none};
@@ -257,10 +255,8 @@ static void add_value_families(struct lowering *l)
         l->value_family[v] = NONE;
         if (!ours || value->kind != value_kind_plain)
             continue;
-        struct family family = {.dtype = value->dtype,
-                                .row_bytes = value->width * dtype_size(value->dtype),
-                                .path = NONE,
-                                .value = v};
+        struct family family = {
+            .dtype = value->dtype, .row_bytes = value->width * dtype_size(value->dtype), .path = NONE, .value = v};
         l->value_family[v] = add_family(l, family, ir_text(l->module, value->name));
     }
 }

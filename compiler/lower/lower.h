@@ -2,7 +2,7 @@
 // instance becomes draft instructions over logical buffers (instructions.c), logical buffers are laid onto plan buffers
 // and the arena (buffers.c, arena.c), and the drafts are written as the plan's streams (program.c).
 //
-// A *family* is one role that a buffer plays (`xd.send`); a *logical buffer* is a family for one layer and part; several
+// A *family* is a role that a buffer plays (`xd.send`); a *logical buffer* is a family for one layer and part; several
 // logical buffers of a family and part share one plan_buffer where the order allows it, and plan_buffers share bytes.
 #ifndef MOECC_LOWER_H
 #define MOECC_LOWER_H
@@ -19,10 +19,10 @@ double slot_hit_share(int64_t experts, int64_t owned, int64_t choices);
 int64_t slot_base_rows(int64_t bound, double capacity, double hit);
 /// ceil(pool * ranks * base_rows): the elastic rows of one destination.
 int64_t slot_pool_rows(double pool, int64_t ranks, int64_t base_rows);
-/// Most overflow rounds at one destination: ceil((ranks - 1) * (B - base_rows) / pool_rows); -1: rows could be left over.
+/// Most overflow rounds at one destination: ceil((ranks - 1) * (B - base_rows) / pool_rows); -1: rows may be left over.
 int64_t slot_rounds(int64_t ranks, int64_t bound, int64_t base_rows, int64_t pool_rows);
 
-// --------------------------------------------------------------------------------------------------- the layer (layer.c)
+// ------------------------------------------------------------------------------------------------- the layer (layer.c)
 
 /// One routed computation, route -> dispatch -> expert -> combine, or (dense) an expert over plain rows. Stage numbers
 /// are rows of mod_stage, w_* rows of plan_param, kernels rows of plan_kernel.
@@ -44,20 +44,40 @@ struct path {
 
 /// Families of a routed path, in order; a dense path uses pairs to acc.
 enum path_family {
-    F_PAIRS, F_A, F_HIDDEN, F_ACC,
-    F_IDS, F_WEIGHTS, F_BINS, F_SEND, F_RECV, F_OWN_TABLE, F_OWN, F_REPLY_SEND, F_REPLY_RECV,
-    F_POOL_SEND, F_POOL_RECV, F_ROUND, F_POOL_PAIRS, F_POOL_A, F_POOL_HIDDEN, F_POOL_ACC, F_POOL_REPLY, F_SPILL,
-    F_COUNT, F_DENSE_COUNT = F_ACC + 1
+    F_PAIRS,
+    F_A,
+    F_HIDDEN,
+    F_ACC,
+    F_IDS,
+    F_WEIGHTS,
+    F_BINS,
+    F_SEND,
+    F_RECV,
+    F_OWN_TABLE,
+    F_OWN,
+    F_REPLY_SEND,
+    F_REPLY_RECV,
+    F_POOL_SEND,
+    F_POOL_RECV,
+    F_ROUND,
+    F_POOL_PAIRS,
+    F_POOL_A,
+    F_POOL_HIDDEN,
+    F_POOL_ACC,
+    F_POOL_REPLY,
+    F_SPILL,
+    F_COUNT,
+    F_DENSE_COUNT = F_ACC + 1
 };
 
 struct family {
-    str_id name;                // of the plan
+    str_id name; // of the plan
     enum dtype dtype;
     int64_t row_bytes;
-    bool control;               // shares no byte with anything else
-    uint32_t path;              // NONE: a value between stages
+    bool control;  // shares no byte with anything else
+    uint32_t path; // NONE: a value between stages
     enum path_family kind;
-    uint32_t value;             // mod_value row of such a value
+    uint32_t value; // mod_value row of such a value
 };
 
 // ------------------------------------------------------------------------------------------- drafts (instructions.c)
@@ -70,10 +90,10 @@ struct touch {
 };
 
 struct operand {
-    uint32_t buffer;            // logical number; from arena_count on: input, output, parameters
+    uint32_t buffer; // logical number; from arena_count on: input, output, parameters
     enum access access;
-    uint32_t slice;             // part, or NONE
-    bool first;                 // begins the contents
+    uint32_t slice; // part, or NONE
+    bool first;     // begins the contents
 };
 
 struct draft {
@@ -84,15 +104,15 @@ struct draft {
     double cost;
 };
 
-struct drafts {                 // of one instance
+struct drafts { // of one instance
     uint32_t first, count;
 };
 
 enum { EXCHANGE_DISPATCH, EXCHANGE_COMBINE, EXCHANGE_POOL_DISPATCH, EXCHANGE_POOL_COMBINE, EXCHANGE_KINDS };
 
 struct logical {
-    uint32_t first_touch, touch_count;  // after sort_touches
-    uint32_t buffer;                    // plan_buffer row; NONE: unused
+    uint32_t first_touch, touch_count; // after sort_touches
+    uint32_t buffer;                   // plan_buffer row; NONE: unused
 };
 
 struct lowering {
@@ -103,7 +123,7 @@ struct lowering {
     const struct mod_pipeline *pipeline;
     const struct mod_layer *layer;
     uint32_t ranks, layers, parts;
-    uint32_t variant, first_part;       // plan rows
+    uint32_t variant, first_part; // plan rows
     int64_t bound;
     double flops_per_s, bytes_per_s;
 
@@ -111,12 +131,12 @@ struct lowering {
     uint32_t path_count, path_capacity;
     struct family *families;
     uint32_t family_count, family_capacity;
-    uint32_t *value_family;             // by mod_value row: family or NONE
-    uint32_t *exchanges;                // [path][layer][part][EXCHANGE_KINDS]: plan rows or NONE
+    uint32_t *value_family; // by mod_value row: family or NONE
+    uint32_t *exchanges;    // [path][layer][part][EXCHANGE_KINDS]: plan rows or NONE
 
-    uint32_t arena_count;               // logical buffers: family_count * layers * parts
+    uint32_t arena_count; // logical buffers: family_count * layers * parts
     struct logical *logicals;
-    uint32_t first_buffer;              // plan row of the variant's first buffer; then input, output, parameters, arena
+    uint32_t first_buffer; // plan row of the variant's first buffer; then input, output, parameters, arena
     struct touch *touches;
     uint32_t touch_count, touch_capacity;
     struct draft *drafts;
@@ -124,8 +144,8 @@ struct lowering {
     struct drafts *of_instance;
 
     struct order_closure *order;
-    uint32_t *class_of_rank;            // ranks that own equally many experts have equal buffers
-    uint32_t *class_rank;               // a rank of each class
+    uint32_t *class_of_rank; // ranks that own equally many experts have equal buffers
+    uint32_t *class_rank;    // a rank of each class
     uint32_t class_count;
     bool failed;
 };
@@ -144,7 +164,7 @@ const struct mod_stage *lower_stage(const struct lowering *l, uint32_t stage);
 /// The operator's kernel name for a stage: "route", "dispatch", "grouped_mlp", "combine", "add"; "" for extern stages.
 const char *lower_kernel_name(const struct lowering *l, uint32_t stage);
 
-bool read_layer(struct lowering *l);                    // paths, families, kernels
+bool read_layer(struct lowering *l); // paths, families, kernels
 struct path *path_of_stage(const struct lowering *l, uint32_t stage);
 
 // kernels.c: rows of plan_kernel, equal ones shared over the whole plan
@@ -163,7 +183,8 @@ int64_t dtype_size(enum dtype dtype);
 
 // exchanges.c
 bool make_exchanges(struct lowering *l);
-static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t part, uint32_t kind)
+static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t part,
+                                   uint32_t kind)
 {
     return l->exchanges[((path * l->layers + layer) * l->parts + part) * EXCHANGE_KINDS + kind];
 }
@@ -176,11 +197,9 @@ static inline uint32_t logical_of(const struct lowering *l, uint32_t family, uin
 void draft_instances(struct lowering *l);
 
 // buffers.c
-bool make_buffers(struct lowering *l);                  // plan_buffer rows, exchanges' buffers
+bool make_buffers(struct lowering *l); // plan_buffer rows, exchanges' buffers
 int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank);
 uint32_t buffer_of_operand(const struct lowering *l, const struct operand *operand);
-/// Are the last layer's routes in it, which the caller gets when the step has ended?
-bool outlives_step(const struct lowering *l, uint32_t logical);
 /// Does every access of the first logical buffer end before any of the second begins?
 bool logical_before(const struct lowering *l, uint32_t first, uint32_t second);
 

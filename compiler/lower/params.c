@@ -190,8 +190,8 @@ static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t p
         return false;
     }
     if (!cpu_choose_layout(b->cpu_level, &row)) {
-        diag_error(b->context, E0901, lower_place(b->context, b->program, stage, NULL), "`%s` weights of `%s` are not built yet",
-                   dtype_words[format->base], ir_text(b->module, from->name));
+        diag_error(b->context, E0901, lower_place(b->context, b->program, stage, NULL),
+                   "`%s` weights of `%s` are not built yet", dtype_words[format->base], ir_text(b->module, from->name));
         return false;
     }
     if (!add_sources(b, stage, param, &row))
@@ -213,7 +213,8 @@ static bool add_params(struct begin *b, const struct mod_stage *stage)
         if (arg->param == NONE)
             continue;
         if (!known) {
-            diag_error(b->context, E0901, lower_place(b->context, b->program, stage, role), "`%s` is not built yet", role);
+            diag_error(b->context, E0901, lower_place(b->context, b->program, stage, role), "`%s` is not built yet",
+                       role);
             return false;
         }
         if (!add_param(b, stage, arg->param, role, routed))
@@ -234,17 +235,18 @@ uint32_t plan_param_of(const struct ir *plan, const struct ir *module, uint32_t 
 static bool within_limits(struct begin *b)
 {
     const struct plan_info *info = ROW(b->plan, plan_info, 0);
-    const char *what = info->ranks > MOE_MAX_RANKS || !info->ranks     ? "ranks"
-                       : info->experts > MOE_MAX_EXPERTS               ? "experts"
-                       : info->choices > MOE_MAX_CHOICES               ? "choices per token"
-                       : info->width > MOE_MAX_WIDTH                   ? "elements of a row"
-                       : info->tokens_bound > MOE_MAX_TOKENS           ? "tokens"
+    const char *what = info->ranks > MOE_MAX_RANKS || !info->ranks      ? "ranks"
+                       : info->experts > MOE_MAX_EXPERTS                ? "experts"
+                       : info->choices > MOE_MAX_CHOICES                ? "choices per token"
+                       : info->width > MOE_MAX_WIDTH                    ? "elements of a row"
+                       : info->tokens_bound > MOE_MAX_TOKENS            ? "tokens"
                        : !info->layers || info->layers > MOE_MAX_LAYERS ? "layers"
-                                                                       : NULL;
+                                                                        : NULL;
     if (!what)
         return true;
     const struct mod_stage *stage = ROW(b->module, mod_stage, b->layer->stages.first);
-    diag_error(b->context, E0206, lower_place(b->context, b->program, stage, NULL), "more %s than a plan can hold", what);
+    diag_error(b->context, E0206, lower_place(b->context, b->program, stage, NULL), "more %s than a plan can hold",
+               what);
     return false;
 }
 
@@ -271,7 +273,8 @@ bool lower_choices(struct context *context, const struct ir *module, uint32_t pi
     const struct mod_pipeline *from = ROW(module, mod_pipeline, pipeline);
     for (uint32_t i = 0; i < from->choices.count; i++) {
         const struct mod_choice *choice = ROW(module, mod_choice, from->choices.first + i);
-        uint32_t variant = variant_of_use[choice->use - from->uses.first], row = lower_add(context, plan, T_plan_choice);
+        uint32_t variant = variant_of_use[choice->use - from->uses.first],
+                 row = lower_add(context, plan, T_plan_choice);
         if (variant == NONE)
             fatal(context, EXIT_BUG, "a schedule that runs was not lowered");
         *ROW(plan, plan_choice, row) = (struct plan_choice){choice->first_tokens, choice->last_tokens, variant};

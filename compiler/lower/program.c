@@ -98,9 +98,9 @@ static void add_draft(struct lowering *l, const struct sched_instance *instance,
 
 /// By instance: what to wait for on each stream (0: nothing), and whether anyone waits for it.
 struct waits {
-    int64_t *values;            // [instance][stream]
+    int64_t *values; // [instance][stream]
     bool *signals;
-    int64_t *final;             // what `count` waits for, by stream
+    int64_t *final; // what `count` waits for, by stream
 };
 
 static int64_t value_after(const struct lowering *l, uint32_t instance)

@@ -1,4 +1,4 @@
-// Schedule -> Program: instructions per rank and stream, buffers with arena offsets, semaphores, exchanges. A program is
+// Schedule -> Program: instructions per rank and stream, buffers with arena offsets, semaphores, exchanges. It is
 // written in the plan's own records (plan.def): lowering appends one plan_variant per schedule to the plan being built.
 #ifndef MOECC_PROGRAM_H
 #define MOECC_PROGRAM_H
@@ -8,8 +8,8 @@
 #include "runtime/plan/messages.h"
 #include "runtime/plan/plan.h"
 
-/// Starts a plan (an initialised ir of type plan_ir) for a pipeline: info, ranks, owners, parameters with the backend's layouts. `program` gives diagnostics
-/// their places; it may be NULL here and below. False when errors were queued.
+/// Starts a plan (an initialised ir of type plan_ir) for a pipeline: info, ranks, owners, parameters with the backend's
+/// layouts. `program` gives diagnostics their places; it may be NULL here and below. False when errors were queued.
 bool lower_begin(struct context *context, const struct program_text *program, const struct ir *module,
                  uint32_t pipeline, const char *cpu_level, struct ir *plan);
 /// Appends one proven schedule as a variant. Returns its row, or NONE with errors queued.

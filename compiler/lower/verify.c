@@ -21,8 +21,8 @@ const char *event_text(const struct verifier *v, uint32_t event)
         role = kernel_role_words[ROW(v->plan, plan_kernel, instr->kernel)->role];
         blank = " ";
     }
-    return context_printf(v->context, "`%s` (%s%s%s, layer %u)", ir_text(v->plan, instr->label), opcode_words[instr->op],
-                          blank, role, instr->layer);
+    return context_printf(v->context, "`%s` (%s%s%s, layer %u)", ir_text(v->plan, instr->label),
+                          opcode_words[instr->op], blank, role, instr->layer);
 }
 
 static bool same_programs(struct verifier *v)

@@ -10,11 +10,11 @@
 #include "compiler/lower/program.h"
 
 struct event {
-    uint32_t stream, position;  // event number = first event of the stream + position
-    uint32_t instr;             // plan row
-    uint32_t loop;              // number of the overflow rounds it belongs to, or NONE
+    uint32_t stream, position; // event number = first event of the stream + position
+    uint32_t instr;            // plan row
+    uint32_t loop;             // number of the overflow rounds it belongs to, or NONE
     uint32_t iteration;
-    uint32_t wakes;             // wait: the event of its signal; recv: the event of the other ranks' send; else NONE
+    uint32_t wakes; // wait: the event of its signal; recv: the event of the other ranks' send; else NONE
 };
 
 struct verifier {
@@ -29,10 +29,10 @@ struct verifier {
 
     struct event *events;
     uint32_t event_count, event_capacity;
-    uint32_t *stream_first;     // by stream; one more than streams
-    uint32_t *order;            // events, each after all it waits for
-    uint32_t *clocks;           // [event][2][streams]: events of each stream known to have ended; base orders
-    uint32_t *round_clocks;     // the same with the messages of the event's own rounds
+    uint32_t *stream_first; // by stream; one more than streams
+    uint32_t *order;        // events, each after all it waits for
+    uint32_t *clocks;       // [event][2][streams]: events of each stream known to have ended; base orders
+    uint32_t *round_clocks; // the same with the messages of the event's own rounds
 };
 
 /// Writes the message and returns false.
@@ -51,8 +51,8 @@ static inline const uint32_t *event_clock(const struct verifier *v, uint32_t eve
     return clocks + ((size_t)event * 2 + other) * v->streams.count;
 }
 
-bool verify_events(struct verifier *v);     // verify_order.c: events, what wakes them, no cycle, clocks
-bool verify_accesses(struct verifier *v);   // verify_access.c: conflicting accesses are ordered
-bool verify_sizes(struct verifier *v);      // verify_size.c: buffers hold what their bounds say
+bool verify_events(struct verifier *v);   // verify_order.c: events, what wakes them, no cycle, clocks
+bool verify_accesses(struct verifier *v); // verify_access.c: conflicting accesses are ordered
+bool verify_sizes(struct verifier *v);    // verify_size.c: buffers hold what their bounds say
 
 #endif

@@ -3,7 +3,7 @@
 // rank and on others, and compared with what the new access knows to have ended.
 //
 // Accesses through pointers follow the built-in that wrote the control buffer: what it was given is what they touch.
-// A message writes its recv buffer from the start of the send to the end of the recv, and reads its send buffer as long.
+// A message writes its recv buffer and reads its send buffer from the start of the send to the end of the recv.
 #include "compiler/lower/verify.h"
 
 struct use {
@@ -11,7 +11,7 @@ struct use {
     bool write, remote;
 };
 
-struct history {                // [side][stream]: 1 + position of the last access
+struct history { // [side][stream]: 1 + position of the last access
     uint32_t *reads, *writes;
 };
 
@@ -20,7 +20,7 @@ struct places {
     uint32_t buffers, parts, count;     // place = buffer, or buffers + buffer * parts + part for a slice
     uint32_t *overlap_first, *overlaps; // by place: the places that share bytes with it, itself first
     struct history *histories;
-    uint32_t *writer;                   // by buffer: the instruction that wrote a control buffer, or NONE
+    uint32_t *writer; // by buffer: the instruction that wrote a control buffer, or NONE
     struct use uses[4 * 16];
     uint32_t use_count;
 };
@@ -136,9 +136,9 @@ static uint32_t buffer_place(const struct places *p, uint32_t buffer)
     return buffer - p->v->variant->buffers.first;
 }
 
-struct through {                // what a role touches through the control that a writer filled
+struct through { // what a role touches through the control that a writer filled
     uint32_t role, writer;
-    uint8_t reads[4], writes[4];    // 1 + argument of the writer, 0: none
+    uint8_t reads[4], writes[4]; // 1 + argument of the writer, 0: none
 };
 
 static const struct through throughs[] = {
@@ -193,17 +193,27 @@ static bool use_launch(struct places *p, uint32_t event)
         return verify_fail(p->v, "%s: no kernel", event_text(p->v, event));
     uint32_t row = p->v->events[event].instr;
     switch (role_of(p->v, instr)) {
-    case kernel_role_bin: note_writer(p, instr, row, BIN_BINS); return true;
-    case kernel_role_bin_round: note_writer(p, instr, row, ROUND_CONTROL); return true;
-    case kernel_role_dense: note_writer(p, instr, row, DENSE_PAIRS); return true;
+    case kernel_role_bin:
+        note_writer(p, instr, row, BIN_BINS);
+        return true;
+    case kernel_role_bin_round:
+        note_writer(p, instr, row, ROUND_CONTROL);
+        return true;
+    case kernel_role_dense:
+        note_writer(p, instr, row, DENSE_PAIRS);
+        return true;
     case kernel_role_fan_out:
         note_writer(p, instr, row, FAN_PAIRS);
         note_writer(p, instr, row, FAN_OWN_TABLE);
         return true;
-    case kernel_role_copy_rows: return use_through(p, event, COPY_CONTROL);
-    case kernel_role_mlp_down: return use_through(p, event, DOWN_PAIRS);
-    case kernel_role_merge: return use_through(p, event, MERGE_BINS);
-    default: return true;
+    case kernel_role_copy_rows:
+        return use_through(p, event, COPY_CONTROL);
+    case kernel_role_mlp_down:
+        return use_through(p, event, DOWN_PAIRS);
+    case kernel_role_merge:
+        return use_through(p, event, MERGE_BINS);
+    default:
+        return true;
     }
 }
 
@@ -214,7 +224,8 @@ static bool collect_uses(struct places *p, uint32_t event)
     const struct plan_instr *instr = event_instr(v, event);
     p->use_count = 0;
     for (uint32_t i = 0; i < instr->args.count; i++)
-        use_place(p, place_of(p, instr, i), ROW(v->plan, plan_arg, instr->args.first + i)->access != access_read, false);
+        use_place(p, place_of(p, instr, i), ROW(v->plan, plan_arg, instr->args.first + i)->access != access_read,
+                  false);
     if (instr->op == opcode_launch)
         return use_launch(p, event);
     if (instr->exchange == NONE)

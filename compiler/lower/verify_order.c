@@ -57,7 +57,7 @@ static bool list_stream(struct verifier *v, uint32_t stream, uint32_t *loops)
 
 // What ends a wait.
 
-struct signals {                // of one semaphore, in the one stream that signals it
+struct signals { // of one semaphore, in the one stream that signals it
     uint32_t stream, count, capacity;
     uint32_t *events;
 };
@@ -155,9 +155,9 @@ static bool match_messages(struct verifier *v)
             return verify_fail(v, "%s has no %s on the other ranks", event_text(v, send[i] == NONE ? recv[i] : send[i]),
                                send[i] == NONE ? "send" : "recv");
         if (i % ROUND_COPIES == 0 && send[i] == NONE)
-            return verify_fail(v, "exchange `%s` is never sent",
-                               ir_text(v->plan, ROW(v->plan, plan_exchange, v->variant->exchanges.first +
-                                                                                i / ROUND_COPIES)->name));
+            return verify_fail(
+                v, "exchange `%s` is never sent",
+                ir_text(v->plan, ROW(v->plan, plan_exchange, v->variant->exchanges.first + i / ROUND_COPIES)->name));
         if (recv[i] != NONE && v->info->ranks > 1)
             v->events[recv[i]].wakes = send[i];
     }
@@ -285,9 +285,8 @@ static bool check_count(struct verifier *v)
         for (uint32_t s = 0; s < v->streams.count; s++) {
             uint32_t length = v->stream_first[s + 1] - v->stream_first[s];
             // a signal that only this count waits for may be the last event
-            uint32_t needed = length && event_instr(v, v->stream_first[s] + length - 1)->op == opcode_signal
-                                  ? length - 1
-                                  : length;
+            uint32_t needed =
+                length && event_instr(v, v->stream_first[s] + length - 1)->op == opcode_signal ? length - 1 : length;
             if (s != v->events[e].stream && event_clock(v, e, false)[s] < needed)
                 return verify_fail(v, "%s does not come after all of stream `%s`", event_text(v, e),
                                    ir_text(v->plan, ROW(v->plan, plan_stream, v->streams.first + s)->name));

@@ -1,4 +1,4 @@
-// Every buffer is large enough on every rank: exchanges hold a header and their slots for each peer, what built-ins fill
+// Every buffer is large enough on every rank: exchanges hold a header and slots for each peer, what built-ins fill
 // holds their bounds, and nothing reaches beyond the arena.
 #include "compiler/lower/verify.h"
 #include "runtime/plan/slots.h"
@@ -31,7 +31,8 @@ static const struct plan_exchange *reply_of(const struct sizes *s, uint32_t disp
 {
     struct rows rows = s->v->variant->exchanges;
     for (uint32_t i = 0; i < rows.count; i++) { // a combine stands right behind its dispatch
-        const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, rows.first + (dispatch - rows.first + i) % rows.count);
+        const struct plan_exchange *e =
+            ROW(s->v->plan, plan_exchange, rows.first + (dispatch - rows.first + i) % rows.count);
         if (e->kind == exchange_kind_combine && e->base == dispatch)
             return e;
     }
@@ -44,8 +45,8 @@ static bool bin_fits(const struct sizes *s, int64_t bound)
     const struct plan_exchange *reply = reply_of(s, s->instr->exchange);
     if (!reply)
         return verify_fail(s->v, "%s: no combine answers its dispatch", event_text(s->v, s->event));
-    return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) && holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) &&
-           holds(s, BIN_OWN, bound, reply->row_bytes) &&
+    return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) &&
+           holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds(s, BIN_OWN, bound, reply->row_bytes) &&
            holds(s, BIN_BINS, 1, moe_bins_bytes(info->ranks, info->experts, info->choices, bound));
 }
 
@@ -64,15 +65,19 @@ static bool launch_fits(struct sizes *s)
     const struct plan_kernel *k = ROW(s->v->plan, plan_kernel, s->instr->kernel);
     int64_t bound = s->instr->part == NONE ? 0 : ROW(s->v->plan, plan_part, s->instr->part)->bound;
     switch (k->role) {
-    case kernel_role_bin: return bin_fits(s, bound);
-    case kernel_role_fan_out: return fan_out_fits(s);
+    case kernel_role_bin:
+        return bin_fits(s, bound);
+    case kernel_role_fan_out:
+        return fan_out_fits(s);
     case kernel_role_bin_round: {
         const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, s->instr->exchange);
         int64_t rows = slots_round_rows(s->v->plan, e, s->program->rank, s->v->info->ranks);
         return holds(s, ROUND_CONTROL, 1, moe_rows_bytes(rows));
     }
-    case kernel_role_dense: return holds(s, DENSE_A, bound, k->n[0]) && holds(s, DENSE_Y, bound, k->n[2]);
-    default: return true;
+    case kernel_role_dense:
+        return holds(s, DENSE_A, bound, k->n[0]) && holds(s, DENSE_Y, bound, k->n[2]);
+    default:
+        return true;
     }
 }
 

@@ -25,7 +25,8 @@ struct piece {
 };
 
 /// The pieces, one behind the other, as the file `path`.
-static bool write_pieces(struct context *context, const char *path, const struct piece *pieces, size_t count, mode_t mode)
+static bool write_pieces(struct context *context, const char *path, const struct piece *pieces, size_t count,
+                         mode_t mode)
 {
     const char *temporary = context_printf(context, "%s.%ld.tmp", path, (long)getpid());
     FILE *file = fopen(temporary, "wb");
@@ -52,8 +53,7 @@ static bool write_carrier(struct context *context, const struct piece *carrier, 
 {
     static const char zeros[CARRIER_ALIGN];
     size_t gap = (CARRIER_ALIGN - carrier->size % CARRIER_ALIGN) % CARRIER_ALIGN;
-    struct plan_trailer trailer = {
-        .plan_offset = carrier->size + gap, .plan_bytes = plan_size, .magic = PLAN_MAGIC};
+    struct plan_trailer trailer = {.plan_offset = carrier->size + gap, .plan_bytes = plan_size, .magic = PLAN_MAGIC};
     struct piece pieces[] = {*carrier, {zeros, gap}, {plan, plan_size}, {&trailer, sizeof trailer}};
     return write_pieces(context, path, pieces, sizeof pieces / sizeof *pieces, 0755);
 }
@@ -93,35 +93,36 @@ static const char *header_text(struct context *context, const struct ir *plan, c
     const struct plan_info *info = ROW(plan, plan_info, 0);
     const char *name = ir_text(plan, info->name);
     const char *lower = identifier(context, name, false), *upper = identifier(context, name, true);
-    const char *sizes = context_printf(
+    const char *sizes =
+        context_printf(context,
+                       "#define %s_LIBRARY \"%s\"\n"
+                       "#define %s_RANKS %u\n"
+                       "#define %s_WIDTH %lld          // elements of a token row\n"
+                       "#define %s_TOKENS_BOUND %lld   // most tokens per rank and step\n"
+                       "#define %s_EXPERTS %u\n"
+                       "#define %s_CHOICES %u          // experts of a token\n"
+                       "#define %s_LAYERS %u\n"
+                       "#define %s_X_DTYPE \"%s\"\n"
+                       "#define %s_Y_DTYPE \"%s\"\n",
+                       upper, library, upper, info->ranks, upper, (long long)info->width, upper,
+                       (long long)info->tokens_bound, upper, info->experts, upper, info->choices, upper, info->layers,
+                       upper, dtype_words[info->x_dtype], upper, dtype_words[info->y_dtype]);
+    return context_printf(
         context,
-        "#define %s_LIBRARY \"%s\"\n"
-        "#define %s_RANKS %u\n"
-        "#define %s_WIDTH %lld          // elements of a token row\n"
-        "#define %s_TOKENS_BOUND %lld   // most tokens per rank and step\n"
-        "#define %s_EXPERTS %u\n"
-        "#define %s_CHOICES %u          // experts of a token\n"
-        "#define %s_LAYERS %u\n"
-        "#define %s_X_DTYPE \"%s\"\n"
-        "#define %s_Y_DTYPE \"%s\"\n",
-        upper, library, upper, info->ranks, upper, (long long)info->width, upper, (long long)info->tokens_bound, upper,
-        info->experts, upper, info->choices, upper, info->layers, upper, dtype_words[info->x_dtype], upper,
-        dtype_words[info->y_dtype]);
-    return context_printf(context,
-                          "// %s - pipeline `%s`, layer `%s`. Made by moecc %s.\n"
-                          "#ifndef %s_PLAN_H\n"
-                          "#define %s_PLAN_H\n\n"
-                          "#include <moe.h>\n\n"
-                          "%s\n"
-                          "/// Opens the plan that the library itself carries. `path`: where the library lies; NULL: %s_LIBRARY in\n"
-                          "/// the working directory. Close with moe_plan_close, after its sessions. Errors: as moe_plan_open.\n"
-                          "static inline moe_status %s_open(const char *path, moe_plan **plan)\n"
-                          "{\n"
-                          "    return moe_plan_open(path ? path : %s_LIBRARY, plan);\n"
-                          "}\n\n"
-                          "#endif\n",
-                          library, name, ir_text(plan, info->layer), ir_text(plan, info->compiler), upper, upper, sizes,
-                          upper, lower, upper);
+        "// %s - pipeline `%s`, layer `%s`. Made by moecc %s.\n"
+        "#ifndef %s_PLAN_H\n"
+        "#define %s_PLAN_H\n\n"
+        "#include <moe.h>\n\n"
+        "%s\n"
+        "/// Opens the plan that the library itself carries. `path`: where the library lies; NULL: %s_LIBRARY in\n"
+        "/// the working directory. Close with moe_plan_close, after its sessions. Errors: as moe_plan_open.\n"
+        "static inline moe_status %s_open(const char *path, moe_plan **plan)\n"
+        "{\n"
+        "    return moe_plan_open(path ? path : %s_LIBRARY, plan);\n"
+        "}\n\n"
+        "#endif\n",
+        library, name, ir_text(plan, info->layer), ir_text(plan, info->compiler), upper, upper, sizes, upper, lower,
+        upper);
 }
 
 /// `libhello.so` -> `libhello.h`.

@@ -3,7 +3,7 @@
 
 struct arc_sink {
     struct arcs *arcs;
-    uint32_t *next;             // NULL while counting
+    uint32_t *next; // NULL while counting
 };
 
 static void put(struct arc_sink *sink, uint32_t from, uint32_t to, uint32_t edge)

@@ -6,12 +6,12 @@
 
 struct arc {
     uint32_t to;
-    uint32_t edge;              // row of sched_edge; NONE: the next on the same stream
+    uint32_t edge; // row of sched_edge; NONE: the next on the same stream
 };
 
 struct arcs {
-    uint32_t count;             // instances
-    uint32_t *first;            // by instance: its arcs are list[first[i]] to list[first[i + 1]]
+    uint32_t count;  // instances
+    uint32_t *first; // by instance: its arcs are list[first[i]] to list[first[i + 1]]
     struct arc *list;
 };
 

@@ -81,8 +81,8 @@ void note_chain(const struct proof *proof, struct diag *diag, const struct chain
 
 struct finder {
     const struct proof *proof;
-    struct arcs arcs;           // without stream order
-    struct hop *by;             // by instance: how it was reached, in turn `turn[instance]`
+    struct arcs arcs; // without stream order
+    struct hop *by;   // by instance: how it was reached, in turn `turn[instance]`
     uint32_t *turn, *queue, turns;
 };
 
@@ -135,10 +135,10 @@ struct chain find_chain(struct finder *finder, uint32_t from, uint32_t to)
 
 struct search {
     const struct ir *schedule;
-    struct arcs edges;          // without stream order
-    uint32_t *next;             // by instance: the next on its stream, or NONE
+    struct arcs edges; // without stream order
+    uint32_t *next;    // by instance: the next on its stream, or NONE
     uint32_t *cost, *parent, *via;
-    uint32_t *now, *later;      // nodes at this cost, and at the next
+    uint32_t *now, *later; // nodes at this cost, and at the next
     uint32_t now_count, later_count;
 };
 

@@ -10,13 +10,13 @@ struct proof {
     const struct ir *module, *graph, *schedule;
 };
 
-struct hop {                    // `to` waits for `from`
+struct hop { // `to` waits for `from`
     uint32_t from, to;
-    uint32_t edge;              // row of sched_edge; NONE: stream order
+    uint32_t edge; // row of sched_edge; NONE: stream order
 };
 
 struct chain {
-    struct hop *hops;           // each begins where the one before ends
+    struct hop *hops; // each begins where the one before ends
     uint32_t count;
 };
 

@@ -90,7 +90,8 @@ static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, u
     bool combine = e->tasks[task].phase == phase_send && part == e->parts - 1;
     const struct stage_info *stage = &e->stages[e->tasks[task].stage];
     combine = combine && e->tasks[stage->first_task].phase == phase_send; // no pack: what it sends was computed
-    const char *effect = context_printf(e->context, "`%s` is left out", instance_label(e, e->tasks[task].stage, NONE, part));
+    const char *effect =
+        context_printf(e->context, "`%s` is left out", instance_label(e, e->tasks[task].stage, NONE, part));
     if (combine)
         effect = "the last microbatch is computed but never returned";
     diag_note(e->context, diag, "the loop runs %s in %s..%s, so %s", text_of(e->context, loop->text),
@@ -139,8 +140,7 @@ static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64
     else
         diag_label(e->context, diag, bound->given ? "bound here" : "this schedule leaves it out");
     if (e->split)
-        diag_label_at(e->context, diag, ast_node_of(e, e->split)->name_span, "makes microbatches 0..%lld",
-                      (long long)e->parts);
+        diag_label_at(e->context, diag, split_span(e), "makes microbatches 0..%lld", (long long)e->parts);
     node_id loop = near ? loop_around(e, e->text->slot[2], place) : 0;
     if (loop) {
         explain_loop(e, diag, loop, task, part);

@@ -65,8 +65,8 @@ static void add_info(const struct elaboration *e, const struct mod_use *use, uin
     str_id name = ir_str(schedule, use_text(e, use));
     for (int64_t i = 0; i < e->parts; i++) {
         uint32_t row = ADD(schedule, sched_part);
-        *ROW(schedule, sched_part, row) =
-            (struct sched_part){.begin = i, .end = i + 1, .total = e->parts, .bound = (bound + e->parts - 1) / e->parts};
+        *ROW(schedule, sched_part, row) = (struct sched_part){
+            .begin = i, .end = i + 1, .total = e->parts, .bound = (bound + e->parts - 1) / e->parts};
     }
     *ROW(schedule, sched_info, 0) = (struct sched_info){.name = name,
                                                         .layers = layers,

@@ -15,42 +15,42 @@
 
 struct stage_info {
     const char *name;
-    uint32_t first_task, task_count;    // rows of the graph
-    bool named;                         // the schedule binds or issues it, or lists it: it must issue it
+    uint32_t first_task, task_count; // rows of the graph
+    bool named;                      // the schedule binds or issues it, or lists it: it must issue it
 };
 
 struct binding {
     bool given;
-    uint32_t stream;                    // NONE: a stream array whose element each step picks
+    uint32_t stream; // NONE: a stream array whose element each step picks
     str_id stream_name;
     int64_t sms, priority;
-    node_id path;                       // of the bind statement
+    node_id path; // of the bind statement
 };
 
 struct task_info {
-    const char *label;                  // `dispatch.send`
+    const char *label; // `dispatch.send`
     uint32_t stage;
     uint32_t phase;
     uint32_t engines;
-    struct binding bound;               // `bind dispatch.send to`
+    struct binding bound; // `bind dispatch.send to`
 };
 
 struct stream_info {
-    str_id name;                        // of the array: `tx`
-    const char *label;                  // `tx[0]`
-    int64_t index;                      // NONE as -1: no array
+    str_id name;       // of the array: `tx`
+    const char *label; // `tx[0]`
+    int64_t index;     // NONE as -1: no array
     uint32_t engines;
     int64_t sms, priority;
     node_id node;
 };
 
-struct item {                           // one instance as the text issues it; sync: a barrier
+struct item { // one instance as the text issues it; sync: a barrier
     bool sync;
     uint32_t stage;
-    uint32_t task;                      // NONE: the whole stage
+    uint32_t task; // NONE: the whole stage
     int64_t part;
-    node_id instance;                   // of the text; a SYNC node for a barrier
-    uint32_t stream;                    // given by `on`, else NONE
+    node_id instance; // of the text; a SYNC node for a barrier
+    uint32_t stream;  // given by `on`, else NONE
     node_id flow;
     struct rows units;
 };
@@ -60,13 +60,13 @@ struct issue {
 };
 
 enum relation_kind { RELATION_ORDER, RELATION_OVERLAP };
-struct relation {                       // between all of one run of items and all of another
+struct relation { // between all of one run of items and all of another
     enum relation_kind kind;
-    struct rows left, right;            // of items
+    struct rows left, right; // of items
     node_id node;
 };
 
-struct order_claim {                    // `order a before b`: what it names is looked up after everything is issued
+struct order_claim { // `order a before b`: what it names is looked up after everything is issued
     uint32_t stage[2], task[2];
     int64_t part[2];
     node_id instance[2], node;
@@ -78,20 +78,20 @@ struct elaboration {
     const struct ast *ast;
     const struct ir *module, *graph;
     const struct mod_schedule *source;
-    const struct ast_node *text;        // the SCHEDULE node
+    const struct ast_node *text; // the SCHEDULE node
     uint32_t file;
     struct stage_info *stages;
     struct task_info *tasks;
-    struct binding *whole;              // by stage
+    struct binding *whole; // by stage
     uint32_t stage_count, task_count;
     struct stream_info *streams;
     uint32_t stream_count, stream_capacity;
     struct name_value *names;
     uint32_t name_count, name_capacity;
-    node_id split;                      // 0: one part
+    node_id split; // 0: one part
     int64_t parts;
     bool pipelined;
-    int64_t low, high;                  // of the pipelined loop
+    int64_t low, high; // of the pipelined loop
     struct item *items;
     uint32_t item_count, item_capacity;
     struct relation *relations;
@@ -100,20 +100,31 @@ struct elaboration {
     uint32_t order_count, order_capacity;
     struct issue *units;
     uint32_t unit_count, unit_capacity;
-    uint32_t *unit_of;                  // by task * parts + part: the unit that issues it, or NONE
+    uint32_t *unit_of; // by task * parts + part: the unit that issues it, or NONE
     bool failed;
 };
 
-#define APPEND(e, array, count, capacity)                                                                              \
-    ((e)->array = context_grow((e)->context, (e)->array, &(e)->capacity, (e)->count + 1, sizeof *(e)->array),          \
+#define APPEND(e, array, count, capacity)                                                                     \
+    ((e)->array = context_grow((e)->context, (e)->array, &(e)->capacity, (e)->count + 1, sizeof *(e)->array), \
      &(e)->array[(e)->count++])
 
-static inline const struct ast_node *ast_node_of(const struct elaboration *e, node_id id) { return node_at(e->ast, id); }
+static inline const struct ast_node *ast_node_of(const struct elaboration *e, node_id id)
+{
+    return node_at(e->ast, id);
+}
+/// Where the number of parts stands: `4` of `split tokens into 4 as i`.
+static inline struct span split_span(const struct elaboration *e)
+{
+    return ast_node_of(e, ast_node_of(e, e->split)->slot[1])->span;
+}
 /// Opens an error at a node; elaboration goes on, to find more.
 #define elaboration_error(e, code, span, ...) ((e)->failed = true, diag_error((e)->context, code, span, __VA_ARGS__))
 
 /// The phases `pack` and `merge`, which go where their engine is unless the text says otherwise.
-static inline bool is_placed_phase(uint32_t phase) { return phase == phase_pack || phase == phase_merge; }
+static inline bool is_placed_phase(uint32_t phase)
+{
+    return phase == phase_pack || phase == phase_merge;
+}
 /// Is the task issued by the stage's instance, or placed by rule?
 bool left_to_rule(const struct elaboration *e, uint32_t task);
 /// `dispatch.send[1]`, or without the index when nothing is split. task NONE: the stage.

@@ -29,24 +29,24 @@ static bool instance_part(struct elaboration *e, node_id id, int64_t *part)
     if (!e->split) {
         if (!index)
             return true;
-        struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` has an index, but nothing is split", text);
+        struct diag *diag =
+            elaboration_error(e, E0307, instance->span, "`%s` has an index, but nothing is split", text);
         diag_help(e->context, diag, "write `%s`, or split the tokens: `split tokens into n as i;`", text);
         return false;
     }
     if (!index || ast_node_of(e, index)->next) {
         struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` needs one index", text);
-        diag_label_at(e->context, diag, ast_node_of(e, e->split)->name_span, "makes microbatches 0..%lld",
-                      (long long)e->parts);
+        diag_label_at(e->context, diag, split_span(e), "makes microbatches 0..%lld", (long long)e->parts);
         return false;
     }
     if (!evaluate_here(e, index, part) || (e->pipelined && (*part < e->low || *part >= e->high)))
         return false;
     if (*part >= 0 && *part < e->parts)
         return true;
-    struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s[%lld]` does not exist", text, (long long)*part);
+    struct diag *diag =
+        elaboration_error(e, E0307, instance->span, "`%s[%lld]` does not exist", text, (long long)*part);
     diag_label(e->context, diag, "index out of range");
-    diag_label_at(e->context, diag, ast_node_of(e, e->split)->name_span, "makes microbatches 0..%lld",
-                  (long long)e->parts);
+    diag_label_at(e->context, diag, split_span(e), "makes microbatches 0..%lld", (long long)e->parts);
     return false;
 }
 
@@ -244,8 +244,9 @@ static void run_order(struct elaboration *e, node_id id)
         claim.instance[1] = order->flag ? other : order->slot[0];
         bool good = true;
         for (int side = 0; side < 2 && good; side++)
-            good = find_stage(e, ast_node_of(e, claim.instance[side])->slot[0], &claim.stage[side], &claim.task[side]) &&
-                   instance_part(e, claim.instance[side], &claim.part[side]);
+            good =
+                find_stage(e, ast_node_of(e, claim.instance[side])->slot[0], &claim.stage[side], &claim.task[side]) &&
+                instance_part(e, claim.instance[side], &claim.part[side]);
         if (good)
             *APPEND(e, orders, order_count, order_capacity) = claim;
     }
@@ -260,8 +261,10 @@ static void run_let(struct elaboration *e, const struct ast_node *let)
 
 static void refuse(struct elaboration *e, node_id id)
 {
-    static const struct { uint16_t kind; const char *text; } texts[] = {
-        {NODE_FILL, "`fill`"}, {NODE_DEFER, "`defer`"}, {NODE_ASSERT, "an assertion in a schedule"}};
+    static const struct {
+        uint16_t kind;
+        const char *text;
+    } texts[] = {{NODE_FILL, "`fill`"}, {NODE_DEFER, "`defer`"}, {NODE_ASSERT, "an assertion in a schedule"}};
     const char *what = "this statement";
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (texts[i].kind == ast_node_of(e, id)->kind)
@@ -273,21 +276,37 @@ static void run_statement(struct elaboration *e, node_id id)
 {
     const struct ast_node *statement = ast_node_of(e, id);
     switch (statement->kind) {
-    case NODE_SPLIT: declare_split(e, id); break;
+    case NODE_SPLIT:
+        declare_split(e, id);
+        break;
     case NODE_STREAM:
         if (statement->slot[0])
             declare_stream(e, id);
         break;
-    case NODE_BIND: declare_bind(e, id); break;
-    case NODE_LOOP: run_loop(e, id); break;
-    case NODE_IF: run_if(e, id); break;
-    case NODE_ORDER: run_order(e, id); break;
-    case NODE_LET: run_let(e, statement); break;
-    case NODE_FLOW: run_flow(e, id); break;
+    case NODE_BIND:
+        declare_bind(e, id);
+        break;
+    case NODE_LOOP:
+        run_loop(e, id);
+        break;
+    case NODE_IF:
+        run_if(e, id);
+        break;
+    case NODE_ORDER:
+        run_order(e, id);
+        break;
+    case NODE_LET:
+        run_let(e, statement);
+        break;
+    case NODE_FLOW:
+        run_flow(e, id);
+        break;
     case NODE_SYNC:
         *APPEND(e, items, item_count, item_capacity) = (struct item){.sync = true, .instance = id, .stream = NONE};
         break;
-    default: refuse(e, id); break;
+    default:
+        refuse(e, id);
+        break;
     }
 }
 

@@ -32,7 +32,8 @@ static bool unknown_phase(struct elaboration *e, const struct ast_node *name, co
     diag_label(e->context, diag, "unknown phase");
     const char *list = "";
     for (uint32_t i = 0; i < stage->task_count; i++)
-        list = context_printf(e->context, "%s%s%s", list, i ? ", " : "", phase_words[e->tasks[stage->first_task + i].phase]);
+        list = context_printf(e->context, "%s%s%s", list, i ? ", " : "",
+                              phase_words[e->tasks[stage->first_task + i].phase]);
     diag_note(e->context, diag, "its phases are %s", list);
     return false;
 }
@@ -67,8 +68,8 @@ uint32_t find_stream(struct elaboration *e, str_id name, node_id index, struct s
         if (e->streams[i].name == name && e->streams[i].index == number && (number >= 0) == (index != 0))
             return i;
     const char *text = text_of(e->context, name);
-    struct diag *diag = elaboration_error(e, E0307, span, index ? "there is no stream `%s[%lld]`" : "`%s` is no single stream",
-                                          text, (long long)number);
+    struct diag *diag = elaboration_error(
+        e, E0307, span, index ? "there is no stream `%s[%lld]`" : "`%s` is no single stream", text, (long long)number);
     diag_help(e->context, diag, "write `%s[k]` for an array of streams, `%s` for a single one", text, text);
     return NONE;
 }

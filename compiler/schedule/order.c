@@ -10,7 +10,7 @@
 
 struct clocks {
     uint32_t streams;
-    uint32_t *known;            // by instance, stream: how many of the stream's instances have ended before it starts
+    uint32_t *known; // by instance, stream: how many of the stream's instances have ended before it starts
 };
 
 static uint32_t *clock_of(const struct clocks *clocks, uint32_t instance)
@@ -116,8 +116,8 @@ bool place_waits(struct context *context, const struct ir *graph, struct ir *sch
 
 struct order_closure {
     uint32_t count, words;
-    uint64_t *here;             // by instance: bits of instances after it on its rank, by arcs alone
-    uint64_t *even, *odd;       // after it, on its rank (round trips too) and on the other rank
+    uint64_t *here;       // by instance: bits of instances after it on its rank, by arcs alone
+    uint64_t *even, *odd; // after it, on its rank (round trips too) and on the other rank
 };
 
 static uint64_t *bits_of(const struct order_closure *closure, uint64_t *bits, uint32_t instance)

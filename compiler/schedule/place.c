@@ -7,10 +7,10 @@
 
 enum { INSTANCES_MAX = 16384 }; // orders between all pairs are kept as bits
 
-struct spot {                   // an instance in the list
+struct spot { // an instance in the list
     uint32_t task, part, layer, stream;
-    uint32_t before, after;     // neighbours in the list; 0: the list's head
-    uint32_t position;          // in the list, where `numbered`
+    uint32_t before, after; // neighbours in the list; 0: the list's head
+    uint32_t position;      // in the list, where `numbered`
     node_id node;
     bool sync, automatic;
 };
@@ -19,13 +19,13 @@ struct placement {
     struct elaboration *e;
     struct ir *schedule;
     uint32_t layers, parts;
-    struct spot *spots;         // 0 is the head
+    struct spot *spots; // 0 is the head
     uint32_t spot_count, spot_capacity;
     bool numbered;
-    uint32_t *spot_of;          // by cell(): 0 = not placed
-    bool *after_message;        // by task: waits, through any chain within the layer, for a recv
-    bool *feeds_named;          // by task: a named stage reads it, through any chain
-    uint32_t sm_stream;         // the first that uses sm; NONE: none does
+    uint32_t *spot_of;   // by cell(): 0 = not placed
+    bool *after_message; // by task: waits, through any chain within the layer, for a recv
+    bool *feeds_named;   // by task: a named stage reads it, through any chain
+    uint32_t sm_stream;  // the first that uses sm; NONE: none does
 };
 
 static size_t cell(const struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
@@ -82,11 +82,12 @@ static void issue_layer(struct placement *p, uint32_t layer)
             insert_before(p, 0, (struct spot){.layer = layer, .node = item->instance, .sync = true});
         for (uint32_t u = 0; u < item->units.count; u++) {
             const struct issue *unit = &e->units[item->units.first + u];
-            insert_before(p, 0, (struct spot){.task = unit->task,
-                                              .part = unit->part,
-                                              .layer = layer,
-                                              .stream = unit->stream,
-                                              .node = item->instance});
+            insert_before(p, 0,
+                          (struct spot){.task = unit->task,
+                                        .part = unit->part,
+                                        .layer = layer,
+                                        .stream = unit->stream,
+                                        .node = item->instance});
         }
     }
 }
@@ -249,7 +250,8 @@ static bool check_automatic(struct placement *p)
             continue;
         if (p->sm_stream != NONE && has_engines(p, p->sm_stream, t))
             continue;
-        struct diag *diag = elaboration_error(e, E0303, e->text->name_span, "`%s` is not bound to a stream", e->tasks[t].label);
+        struct diag *diag =
+            elaboration_error(e, E0303, e->text->name_span, "`%s` is not bound to a stream", e->tasks[t].label);
         diag_label(e->context, diag, "no stream here fits it by rule: it needs %s",
                    engine_names(e->context, e->tasks[t].engines));
         diag_help(e->context, diag, "name `%s` in this schedule, and bind it", stage->name);
@@ -289,8 +291,8 @@ static void add_data_edges(struct placement *p, const struct spot *spot)
         if (row->task == NONE)
             continue;
         str_id name = ir_str(p->schedule, ir_text(graph, row->name));
-        add_edge(p, instance_at(p, layer, row->task, spot->part), spot->position, row->remote ? edge_message : edge_data,
-                 name, 0);
+        add_edge(p, instance_at(p, layer, row->task, spot->part), spot->position,
+                 row->remote ? edge_message : edge_data, name, 0);
     }
 }
 
@@ -437,7 +439,7 @@ static void add_edges(struct placement *p)
 void place(struct elaboration *e, uint32_t layers, struct ir *schedule)
 {
     if ((int64_t)layers * e->task_count * e->parts > INSTANCES_MAX) {
-        struct span span = ast_node_of(e, e->split ? ast_node_of(e, e->split)->slot[1] : e->source->node)->span;
+        struct span span = e->split ? split_span(e) : e->text->name_span;
         struct diag *diag = elaboration_error(e, E0206, span, "the step has more than %d instances", INSTANCES_MAX);
         diag_label(e->context, diag, "%lld parts of %u layers", (long long)e->parts, layers);
         return;

@@ -98,9 +98,9 @@ static void dependent_sides(const struct proof *proof, const struct sched_overla
     bool right_waits = last->to == overlap->right;
     node_id waiting = right_waits ? overlap->right_node : overlap->left_node;
     node_id ahead = right_waits ? overlap->left_node : overlap->right_node;
-    struct diag *diag = diag_error(context, E0301, node_span(proof, waiting),
-                                   "`%s` and `%s` cannot overlap: one waits for the other",
-                                   source_text(proof, overlap->left_node), source_text(proof, overlap->right_node));
+    struct diag *diag =
+        diag_error(context, E0301, node_span(proof, waiting), "`%s` and `%s` cannot overlap: one waits for the other",
+                   source_text(proof, overlap->left_node), source_text(proof, overlap->right_node));
     const struct sched_edge *edge = ROW(proof->schedule, sched_edge, last->edge);
     if (chain->count == 1 && edge->why == edge_data) {
         bool split = ROW(proof->schedule, sched_info, 0)->parts.count > 1;

@@ -40,8 +40,8 @@ static uint32_t stream_of(struct elaboration *e, const struct item *item, uint32
         unbound(e, item, task);
     else if ((*binding)->stream == NONE && !e->failed) {
         const char *name = text_of(e->context, (*binding)->stream_name);
-        struct diag *diag = elaboration_error(e, E0303, span_of(e, item->instance),
-                                              "`%s` is an array of streams: which one?", name);
+        struct diag *diag =
+            elaboration_error(e, E0303, span_of(e, item->instance), "`%s` is an array of streams: which one?", name);
         diag_label(e->context, diag, "issued here");
         diag_help(e->context, diag, "pick one: `... on %s[0]`", name);
     }
@@ -59,9 +59,9 @@ static void check_engines(struct elaboration *e, const struct item *item, uint32
         return;
     bool chosen_here = item->stream == stream || !binding->given;
     struct span place = span_of(e, chosen_here ? item->instance : binding->path);
-    struct diag *diag = elaboration_error(e, E0306, place, "stream `%s` lacks `%s`, which `%s` needs",
-                                          e->streams[stream].label, engine_names(e->context, lacking),
-                                          e->tasks[task].label);
+    struct diag *diag =
+        elaboration_error(e, E0306, place, "stream `%s` lacks `%s`, which `%s` needs", e->streams[stream].label,
+                          engine_names(e->context, lacking), e->tasks[task].label);
     diag_label(e->context, diag, "put on `%s` here", e->streams[stream].label);
     struct span declared = ast_node_of(e, e->streams[stream].node)->name_span;
     diag_label_at(e->context, diag, declared, "uses %s", engine_names(e->context, e->streams[stream].engines));
@@ -102,9 +102,9 @@ static void check_sides(struct elaboration *e, const struct item *left, const st
         return;
     const char *a = instance_label(e, left->stage, left->task, left->part);
     const char *b = instance_label(e, right->stage, right->task, right->part);
-    struct diag *diag = elaboration_error(e, E0302, span_of(e, right->instance),
-                                          "`%s` and `%s` cannot overlap: both are on stream `%s`", a, b,
-                                          e->streams[stream].label);
+    struct diag *diag =
+        elaboration_error(e, E0302, span_of(e, right->instance),
+                          "`%s` and `%s` cannot overlap: both are on stream `%s`", a, b, e->streams[stream].label);
     diag_label(e->context, diag, "on `%s`...", e->streams[stream].label);
     diag_label_at(e->context, diag, span_of(e, left->instance), "...like this");
     diag_help(e->context, diag, "bind one of them to another stream, or write two statements");

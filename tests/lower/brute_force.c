@@ -1,4 +1,4 @@
-// See brute_force.h. Deliberately simple: a node per rank and instruction, the transitive closure as a bit matrix, a list
+// See brute_force.h. Kept simple: a node per rank and instruction, the transitive closure as a bit matrix, a list
 // of accesses, all pairs.
 #include "tests/lower/brute_force.h"
 
@@ -17,11 +17,11 @@ struct model {
     const struct ir *plan;
     const struct plan_variant *variant;
     const struct plan_program *programs;
-    uint32_t ranks, first, instrs;  // plan_instr rows of the program
-    bool rounds;                    // overflow rounds run once, else never
-    bool *absent;                   // by instruction: inside rounds that do not run
-    uint32_t *before;               // by node: up to 2 + ranks predecessors, NONE-filled
-    uint64_t *after;                // by node: bit per node that starts after it
+    uint32_t ranks, first, instrs; // plan_instr rows of the program
+    bool rounds;                   // overflow rounds run once, else never
+    bool *absent;                  // by instruction: inside rounds that do not run
+    uint32_t *before;              // by node: up to 2 + ranks predecessors, NONE-filled
+    uint64_t *after;               // by node: bit per node that starts after it
     uint32_t nodes, words, slots;
     struct access_record *accesses;
     uint32_t access_count, access_capacity;
@@ -50,8 +50,8 @@ static uint32_t find(const struct model *m, uint32_t op, uint32_t exchange, uint
 {
     for (uint32_t i = 0; i < m->instrs; i++) {
         const struct plan_instr *in = instr_at(m, i);
-        if (in->op == op && (op == opcode_signal ? in->semaphore == semaphore && in->value == value
-                                                 : in->exchange == exchange))
+        if (in->op == op &&
+            (op == opcode_signal ? in->semaphore == semaphore && in->value == value : in->exchange == exchange))
             return i;
     }
     return NONE;
@@ -124,15 +124,15 @@ static bool is_before(const struct model *m, uint32_t a, uint32_t b)
     return m->after[(size_t)a * m->words + b / 64] >> b % 64 & 1;
 }
 
-static void add_access(struct model *m, uint32_t rank, uint32_t number, uint32_t memory, uint32_t buffer, uint32_t slice,
-                       bool write)
+static void add_access(struct model *m, uint32_t rank, uint32_t number, uint32_t memory, uint32_t buffer,
+                       uint32_t slice, bool write)
 {
     if (m->access_count == m->access_capacity) {
         m->access_capacity = m->access_capacity ? m->access_capacity * 2 : 1024;
         m->accesses = realloc(m->accesses, m->access_capacity * sizeof *m->accesses);
     }
-    m->accesses[m->access_count++] = (struct access_record){
-        node_of(m, rank, number), number, memory, buffer, slice, write, rank != memory};
+    m->accesses[m->access_count++] =
+        (struct access_record){node_of(m, rank, number), number, memory, buffer, slice, write, rank != memory};
 }
 
 static void add_argument(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *of, uint32_t arg,

@@ -4,7 +4,7 @@
 
 #include "runtime/plan/plan.h"
 
-/// Are all conflicting accesses of all ranks ordered, with no overflow round and with one of each? Prints the first pair
+/// Are all conflicting accesses of all ranks ordered, with no overflow round and with one each? Prints the first pair
 /// that is not. For small programs: time and memory grow with the square of ranks times instructions.
 bool brute_force_agrees(const struct ir *plan, uint32_t variant);
 

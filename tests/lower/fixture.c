@@ -66,7 +66,8 @@ static void compile_setting(struct lowered *l, const struct setting *s, const ch
     uint32_t use = pipeline->uses.first, none = NONE;
     if (!build_graph(&l->context, &l->program, &l->module, pipeline->layer, &l->graph) ||
         !lower_begin(&l->context, &l->program, &l->module, l->pipeline, "v3", &l->plan) ||
-        !elaborate(&l->context, &l->program, &l->module, &l->graph, use, (uint32_t)s->layers, s->tokens, &l->schedule) ||
+        !elaborate(&l->context, &l->program, &l->module, &l->graph, use, (uint32_t)s->layers, s->tokens,
+                   &l->schedule) ||
         !prove(&l->context, &l->program, &l->module, &l->graph, &l->schedule) ||
         !place_waits(&l->context, &l->graph, &l->schedule))
         return;

@@ -6,12 +6,12 @@
 #include "compiler/lower/program.h"
 
 struct setting {
-    const char *use;            // "serial", "ladder(n: 4)"
+    const char *use; // "serial", "ladder(n: 4)"
     int layers, ranks, experts, tokens;
-    const char *dispatch;       // more options of dispatch: ", capacity: 8x"
-    const char *schedules;      // text of further schedules, or NULL
-    const char *x_type;         // "bf16" when NULL
-    bool shared;                // with a shared expert and an add
+    const char *dispatch;  // more options of dispatch: ", capacity: 8x"
+    const char *schedules; // text of further schedules, or NULL
+    const char *x_type;    // "bf16" when NULL
+    bool shared;           // with a shared expert and an add
 };
 
 struct lowered {

@@ -59,7 +59,7 @@ static void test_pool_rows(void)
 {
     CU_ASSERT_EQUAL(slot_pool_rows(0.25, 4, 595), 595);
     CU_ASSERT_EQUAL(slot_pool_rows(0.25, 4, 3), 3);
-    CU_ASSERT_EQUAL(slot_pool_rows(0.1, 3, 10), 3);   // 3.0000000000000004 in binary
+    CU_ASSERT_EQUAL(slot_pool_rows(0.1, 3, 10), 3); // 3.0000000000000004 in binary
     CU_ASSERT_EQUAL(slot_pool_rows(0.1, 3, 11), 4);
     CU_ASSERT_EQUAL(slot_pool_rows(0, 4, 595), 0);
     CU_ASSERT_EQUAL(slot_rounds(4, 1024, 595, 595), 3); // 3 * 429 / 595 = 2.16
@@ -257,6 +257,16 @@ static struct plan_instr *find_instr(struct lowered *l, uint32_t op, const char 
     return NULL;
 }
 
+static const struct plan_instr *find_kernel(struct lowered *l, uint32_t role)
+{
+    for (uint32_t i = 0; i < COUNT(&l->plan, plan_instr); i++) {
+        const struct plan_instr *instr = ROW(&l->plan, plan_instr, i);
+        if (instr->op == opcode_launch && ROW(&l->plan, plan_kernel, instr->kernel)->role == role)
+            return instr;
+    }
+    return NULL;
+}
+
 static void test_refusals(void)
 {
     struct lowered l;
@@ -292,6 +302,14 @@ static void test_refusals(void)
     x->offset = ROW(&l.plan, plan_extent, program->extents.first + e->send)->offset;
     CU_ASSERT_TRUE(refused_with(&l, "dispatch.send"));
     *x = saved;
+    // a peer's overflow rows arrive while this rank still computes with its base rows
+    e = ROW(&l.plan, plan_exchange, 2);
+    struct plan_extent *late = ROW(&l.plan, plan_extent, program->extents.first + e->recv), saved_late = *late;
+    const struct plan_instr *up = find_kernel(&l, kernel_role_mlp_up);
+    uint32_t a_rows = ROW(&l.plan, plan_arg, up->args.first + UP_A)->buffer;
+    late->offset = ROW(&l.plan, plan_extent, program->extents.first + a_rows)->offset;
+    CU_ASSERT_TRUE(refused_with(&l, "of another rank"));
+    *late = saved_late;
     // a slot too small
     x->bytes -= 64;
     CU_ASSERT_TRUE(refused_with(&l, "do not hold its slots"));
@@ -371,7 +389,8 @@ static void test_speed(void)
     clock_gettime(CLOCK_MONOTONIC, &end);
     double made = (double)(middle.tv_sec - start.tv_sec) + 1e-9 * (double)(middle.tv_nsec - start.tv_nsec);
     double proven = (double)(end.tv_sec - middle.tv_sec) + 1e-9 * (double)(end.tv_nsec - middle.tv_nsec);
-    fprintf(stderr, "[61 layers, 8 parts, 64 ranks: front end and lowering %.2f s, proof %.2f s, %u instructions, %u buffers] ",
+    fprintf(stderr,
+            "[61 layers, 8 parts, 64 ranks: front end and lowering %.2f s, proof %.2f s, %u instructions, %u buffers] ",
             made, proven, COUNT(&l.plan, plan_instr), COUNT(&l.plan, plan_buffer));
     CU_ASSERT_TRUE(made + proven < 60);
     lowered_free(&l);

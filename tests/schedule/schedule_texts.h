@@ -6,45 +6,45 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PRELUDE                                                                                                        \
-    "\nimport std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder };\n"                         \
+#define PRELUDE                                                                                \
+    "\nimport std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder };\n" \
     "dim tokens <= 2048;\ndim hidden = 64;\ndim ffn = 128;\ndim experts = 8;\n"
-#define PARAMS                                                                                                         \
-    "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"                                                   \
-    "    param w_router: f32[experts, hidden];\n"                                                                      \
-    "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"                                                           \
+#define PARAMS                                                       \
+    "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n" \
+    "    param w_router: f32[experts, hidden];\n"                    \
+    "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"         \
     "    param w_down: bf16[experts, hidden, ffn];\n"
-#define STAGES                                                                                                         \
-    "    stage route: r = topk(x, w_router, k: 2);\n"                                                                  \
-    "    stage dispatch: xd = dispatch(x, r);\n"                                                                       \
+#define STAGES                                        \
+    "    stage route: r = topk(x, w_router, k: 2);\n" \
+    "    stage dispatch: xd = dispatch(x, r);\n"      \
     "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
 #define LAYER PARAMS STAGES "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
-#define SHARED_LAYER                                                                                                   \
-    PARAMS "    param s_gate_up: bf16[1, 2 * ffn, hidden];\n    param s_down: bf16[1, hidden, ffn];\n" STAGES          \
-           "    stage combine: yr = combine(yd, r);\n"                                                                 \
-           "    stage shared: ys = swiglu(x, s_gate_up, s_down);\n"                                                    \
+#define SHARED_LAYER                                                                                          \
+    PARAMS "    param s_gate_up: bf16[1, 2 * ffn, hidden];\n    param s_down: bf16[1, hidden, ffn];\n" STAGES \
+           "    stage combine: yr = combine(yd, r);\n"                                                        \
+           "    stage shared: ys = swiglu(x, s_gate_up, s_down);\n"                                           \
            "    stage sum: y = add(yr, ys);\n    yield y;\n}\n"
-#define PIPELINE_BEFORE_USE                                                                                            \
-    "placement two_each on laptop {\n    place experts over rank;\n}\n"                                                \
+#define PIPELINE_BEFORE_USE                                             \
+    "placement two_each on laptop {\n    place experts over rank;\n}\n" \
     "pipeline test {\n    layer = moe;\n    cluster = laptop;\n    placement = two_each;\n    target = cpu;\n    "
 
-#define STREAMS " stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];"
+#define STREAMS \
+    " stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];"
 #define BINDS " bind route, expert to comp; bind dispatch to tx; bind combine to rx;"
 /// Line 1; the body begins in line 2, column 1.
 #define SPLIT(n) "schedule s for moe { split tokens into " #n " as i;" STREAMS BINDS "\n"
 #define WHOLE "schedule s for moe {" STREAMS BINDS "\n"
 
-static const char SHARED_GRAPH[] =
-    "route.whole: x -> r 1024 0\n"
-    "dispatch.pack: x r -> dispatch.packed 0 178.286\n"
-    "dispatch.send: dispatch.packed -> dispatch.sent 0 178.286\n"
-    "dispatch.recv: dispatch.sent -> xd 0 178.286\n"
-    "expert.whole: xd x dispatch.packed -> yd 98304 0\n"
-    "combine.send: yd -> combine.sent 0 178.286\n"
-    "combine.recv: combine.sent -> combine.replies 0 178.286\n"
-    "combine.merge: combine.replies yd dispatch.packed r -> yr 0 356.571\n"
-    "shared.whole: x -> ys 49152 0\n"
-    "sum.whole: yr ys -> y 0 384\n";
+static const char SHARED_GRAPH[] = "route.whole: x -> r 1024 0\n"
+                                   "dispatch.pack: x r -> dispatch.packed 0 178.286\n"
+                                   "dispatch.send: dispatch.packed -> dispatch.sent 0 178.286\n"
+                                   "dispatch.recv: dispatch.sent -> xd 0 178.286\n"
+                                   "expert.whole: xd x dispatch.packed -> yd 98304 0\n"
+                                   "combine.send: yd -> combine.sent 0 178.286\n"
+                                   "combine.recv: combine.sent -> combine.replies 0 178.286\n"
+                                   "combine.merge: combine.replies yd dispatch.packed r -> yr 0 356.571\n"
+                                   "shared.whole: x -> ys 49152 0\n"
+                                   "sum.whole: yr ys -> y 0 384\n";
 
 struct stream_case {
     const char *text, *layer, *use;
@@ -153,8 +153,9 @@ static const struct schedule_case refused[] = {
     {SPLIT(2) "for i in 0..2 { route[i] || dispatch[i]; expert[i]; combine[i]; } }\n", "E0301 2:29", NULL},
     {SPLIT(2) "for i in 0..2 { route[i]; dispatch[i] || combine[i]; expert[i]; } }\n", "E0301 2:42", NULL},
     {SPLIT(2) "pipelined i in 0..2 { route[i+1]; dispatch[i] || expert[i]; combine[i]; } }\n", "E0301 2:50", NULL},
-    {SPLIT(2) "order dispatch[0] before combine[0]; order dispatch[1] after expert[0];\n"
-              "for i in 0..2 { route[i]; } dispatch[0]; dispatch[1] || expert[0]; expert[1]; combine[0]; combine[1]; }\n",
+    {SPLIT(
+         2) "order dispatch[0] before combine[0]; order dispatch[1] after expert[0];\n"
+            "for i in 0..2 { route[i]; } dispatch[0]; dispatch[1] || expert[0]; expert[1]; combine[0]; combine[1]; }\n",
      "E0301 3:42", NULL},
     {SPLIT(2) "for i in 0..2 { route[i]; dispatch[i]; } expert[0] || expert[1]; combine[0]; combine[1]; }\n",
      "E0302 2:55", NULL},
@@ -175,10 +176,12 @@ static const struct schedule_case refused[] = {
     {"schedule s for moe {" STREAMS "\nbind route to cmp;\nroute; }\n", "E0101 2:15", NULL},
     {WHOLE "stream comp uses sm;\nroute; dispatch; expert; combine; }\n", "E0102 2:8", NULL},
     {WHOLE "stream more uses smm;\nroute; dispatch; expert; combine; }\n", "E0101 2:18", NULL},
-    {"schedule s for moe {" STREAMS " bind route, expert to comp; bind combine to rx;\nbind dispatch to tx { rate: 3 };\n"
+    {"schedule s for moe {" STREAMS
+     " bind route, expert to comp; bind combine to rx;\nbind dispatch to tx { rate: 3 };\n"
      "route; dispatch; expert; combine; }\n",
      "E0106 2:23", NULL},
-    {"schedule s for moe {" STREAMS " bind route, expert to comp; bind combine to rx;\nbind dispatch to tx { sm: -1 };\n"
+    {"schedule s for moe {" STREAMS
+     " bind route, expert to comp; bind combine to rx;\nbind dispatch to tx { sm: -1 };\n"
      "route; dispatch; expert; combine; }\n",
      "E0206 2:27", NULL},
     {"schedule s for moe {" STREAMS " bind route, expert to comp; bind combine to rx;\n"
@@ -197,7 +200,8 @@ static const struct schedule_case refused[] = {
     {"schedule s for moe { stream comp uses sm; stream tx uses net_out, copy; bind route, expert to comp;\n"
      "bind dispatch to tx; bind combine to tx;\nroute; dispatch; expert; combine; }\n",
      "E0306 2:6", NULL},
-    {"schedule s for moe {" STREAMS " bind route to comp; bind dispatch to tx; bind combine to rx;\nbind expert to tx;\n"
+    {"schedule s for moe {" STREAMS
+     " bind route to comp; bind dispatch to tx; bind combine to rx;\nbind expert to tx;\n"
      "route; dispatch; expert; combine; }\n",
      "E0306 2:6", NULL},
     {WHOLE "route; dispatch.pack; dispatch; expert; combine; }\n", "E0306 1:158", NULL},
@@ -242,8 +246,8 @@ static const struct schedule_case accepted[] = {
     {WHOLE "combine; dispatch; route; expert; }\n", NULL, NULL},
     {WHOLE "route -> dispatch -> expert -> combine; }\n", NULL, NULL},
     {WHOLE "route; sync; dispatch; sync; expert; sync; combine; sync; }\n", NULL, NULL},
-    {WHOLE "route; order route before dispatch, expert; dispatch; expert; combine; order combine after expert; }\n", NULL,
-     NULL},
+    {WHOLE "route; order route before dispatch, expert; dispatch; expert; combine; order combine after expert; }\n",
+     NULL, NULL},
     {"schedule s for moe {" STREAMS BINDS " bind dispatch.recv to rx; bind combine.recv to tx;"
      " route; dispatch.send || dispatch.recv; expert; combine.send || combine.recv; }\n",
      NULL, NULL},
@@ -258,22 +262,26 @@ static const struct schedule_case accepted[] = {
     {SPLIT(3) "pipelined i in 0..3 { route[i+3] -> dispatch[1+i+1]; expert[i]; combine[i-(2-1)]; } }\n", NULL, NULL},
     {SPLIT(2) "let n = 2; for i in 0..n { let k = n - 1 - i; route[k]; dispatch[k]; expert[k]; combine[k]; } }\n", NULL,
      NULL},
-    {SPLIT(2) "if 1 < 2 { route[0]; route[1]; } else { sync; } for i in 0..2 { dispatch[i]; expert[i]; combine[i]; } }\n",
+    {SPLIT(
+         2) "if 1 < 2 { route[0]; route[1]; } else { sync; } for i in 0..2 { dispatch[i]; expert[i]; combine[i]; } }\n",
      NULL, NULL},
     {SPLIT(2) "if 1 > 2 { sync; } else if 2 > 1 { route[0]; } route[1]; for i in 0..2 { dispatch[i]; expert[i];"
               " combine[i]; } }\n",
      NULL, NULL},
-    {SPLIT(2) "route[0] -> (dispatch[0] || route[1]) -> (expert[0] || dispatch[1]); expert[1]; combine[0] -> combine[1]; }\n",
+    {SPLIT(2) "route[0] -> (dispatch[0] || route[1]) -> (expert[0] || dispatch[1]); expert[1]; combine[0] -> "
+              "combine[1]; }\n",
      NULL, NULL},
     {SPLIT(2) "for i in 0..2 { for k in i..i+1 { route[k]; dispatch[k]; } } for i in 0..2 { expert[i]; combine[i]; }\n"
               "order combine[0] before dispatch[1]; }\n",
      NULL, NULL},
-    {"schedule s(n: 1..8 = 3, depth: 1..3 = 1) for (route, dispatch, expert, combine) { split tokens into n as i;" STREAMS
-         BINDS "\npipelined i in 0..n { route[i+depth+1]; dispatch[i+depth] || expert[i] || combine[i-1]; } }\n",
+    {"schedule s(n: 1..8 = 3, depth: 1..3 = 1) for (route, dispatch, expert, combine) { split tokens into n as "
+     "i;" STREAMS BINDS
+     "\npipelined i in 0..n { route[i+depth+1]; dispatch[i+depth] || expert[i] || combine[i-1]; } }\n",
      NULL, NULL},
     {"schedule s for (route, dispatch, expert, combine) {" STREAMS BINDS " route; dispatch; expert; combine; }\n", NULL,
      SHARED_LAYER},
-    {"schedule s for moe {" STREAMS BINDS " bind shared, sum to comp; route; dispatch || shared; expert; combine; sum; }\n",
+    {"schedule s for moe {" STREAMS BINDS
+     " bind shared, sum to comp; route; dispatch || shared; expert; combine; sum; }\n",
      NULL, SHARED_LAYER},
     {"schedule s for moe { stream all uses sm, net_out, net_in, copy; bind route, dispatch, expert, combine to all {"
      " sm: 4, priority: low }; route; dispatch; expert; combine; }\n",
@@ -307,7 +315,7 @@ static const struct full_text full_texts[] = {
      "        combine[i];\n    }\n    expert[3];\n}\n",
      ":10:9: error[E0305]: `combine[3]` is never issued\n"
      "   2 |     split tokens into 4 as i;\n"
-     "     |                            - makes microbatches 0..4\n"
+     "     |                       - makes microbatches 0..4\n"
      "     ...\n"
      "  10 |         combine[i];\n"
      "     |         ^^^^^^^^^^ issues combine[0], [1], [2]\n"
@@ -317,7 +325,8 @@ static const struct full_text full_texts[] = {
      "  12 +     expert[3] -> combine[3];\n"},
     {"schedule s for moe {\n    split tokens into 2 as i;\n   " STREAMS "\n   " BINDS "\n\n"
      "    for i in 0..2 {\n        route[i];\n        dispatch[i];\n    }\n    combine[0];\n    combine[1];\n"
-     "    expert[0] -> expert[1];\n    order combine[0] before dispatch[1];\n    order dispatch[1] before expert[0];\n}\n",
+     "    expert[0] -> expert[1];\n    order combine[0] before dispatch[1];\n    order dispatch[1] before "
+     "expert[0];\n}\n",
      ":14:5: error[E0308]: this order can never run: it waits for itself\n"
      "  14 |     order dispatch[1] before expert[0];\n"
      "     |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ closes the cycle\n"
@@ -325,7 +334,8 @@ static const struct full_text full_texts[] = {
      "   = note: dispatch[1] waits for combine[0]    ordered here (:13:5)\n"
      "   = note: combine[0]  waits for expert[0]     it reads `yd` (:31:5)\n"
      "   = help: remove one of the two `order` statements; the data dependency cannot be removed\n"},
-    {"schedule s for moe {" STREAMS BINDS "\n    expert;\n    route;\n    dispatch;\n    combine;\n}\n", ":3:5: error[E0308]: this order can never run: it waits for itself\n"
+    {"schedule s for moe {" STREAMS BINDS "\n    expert;\n    route;\n    dispatch;\n    combine;\n}\n",
+     ":3:5: error[E0308]: this order can never run: it waits for itself\n"
      "   3 |     route;\n"
      "     |     ^^^^^ closes the cycle\n"
      "   = note: route         waits for expert          issued before it on `comp` (:2:5)\n"

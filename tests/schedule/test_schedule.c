@@ -14,7 +14,7 @@ struct subject {
     struct program_text program;
     struct ir module, graph, schedule;
     bool checked, graphed, legal;
-    char *errors;               // every diagnostic as text
+    char *errors; // every diagnostic as text
 };
 
 static const char *write_source(const char *text)

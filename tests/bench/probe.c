@@ -1,0 +1,175 @@
+// Peak and bandwidth probes: independent chains in registers, and a sum over a large block.
+#include "tests/bench/probe.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { CHAINS = 16, LANES = 16, INNER = 4096 };
+
+struct probe {
+    void (*work)(struct probe *probe);  // one slice of work
+    double seconds, amount;             // amount done: FLOPs or bytes
+    const char *block;
+    size_t block_bytes;
+    volatile float sink;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bf16"))) static void bf16_dots(struct probe *probe)
+{
+    __m512 sum[CHAINS];
+    __m512bh a = (__m512bh)_mm512_set1_epi32(0x3f803f80), b = (__m512bh)_mm512_set1_epi32(0x3c003c00);
+#pragma GCC unroll 16
+    for (int c = 0; c < CHAINS; c++)
+        sum[c] = _mm512_setzero_ps();
+    for (int i = 0; i < INNER; i++) {
+        __asm__ volatile("" : "+v"(a), "+v"(b));
+#pragma GCC unroll 16
+        for (int c = 0; c < CHAINS; c++)
+            sum[c] = _mm512_dpbf16_ps(sum[c], a, b);
+    }
+    float total = 0;
+#pragma GCC unroll 16
+    for (int c = 0; c < CHAINS; c++)
+        total += _mm512_reduce_add_ps(sum[c]);
+    probe->sink = total;
+    probe->amount += 4.0 * LANES * CHAINS * INNER;
+}
+
+__attribute__((target("avx512f"))) static void fma_512(struct probe *probe)
+{
+    __m512 sum[CHAINS], a = _mm512_set1_ps(1.0f), b = _mm512_set1_ps(1e-3f);
+#pragma GCC unroll 16
+    for (int c = 0; c < CHAINS; c++)
+        sum[c] = _mm512_setzero_ps();
+    for (int i = 0; i < INNER; i++) {
+        __asm__ volatile("" : "+v"(a), "+v"(b));
+#pragma GCC unroll 16
+        for (int c = 0; c < CHAINS; c++)
+            sum[c] = _mm512_fmadd_ps(a, b, sum[c]);
+    }
+    float total = 0;
+#pragma GCC unroll 16
+    for (int c = 0; c < CHAINS; c++)
+        total += _mm512_reduce_add_ps(sum[c]);
+    probe->sink = total;
+    probe->amount += 2.0 * LANES * CHAINS * INNER;
+}
+
+__attribute__((target("avx2,fma"))) static void fma_256(struct probe *probe)
+{
+    enum { HALF = 12 };
+    __m256 sum[HALF], a = _mm256_set1_ps(1.0f), b = _mm256_set1_ps(1e-3f);
+#pragma GCC unroll 12
+    for (int c = 0; c < HALF; c++)
+        sum[c] = _mm256_setzero_ps();
+    for (int i = 0; i < INNER; i++) {
+        __asm__ volatile("" : "+x"(a), "+x"(b));
+#pragma GCC unroll 12
+        for (int c = 0; c < HALF; c++)
+            sum[c] = _mm256_fmadd_ps(a, b, sum[c]);
+    }
+    __m256 total = sum[0];
+#pragma GCC unroll 12
+    for (int c = 1; c < HALF; c++)
+        total = _mm256_add_ps(total, sum[c]);
+    probe->sink = _mm256_cvtss_f32(total);
+    probe->amount += 2.0 * 8 * HALF * INNER;
+}
+#endif
+
+static void fma_plain(struct probe *probe)
+{
+    float sum[CHAINS] = {0}, a = 1.0f;
+    for (int i = 0; i < INNER; i++)
+#pragma GCC unroll 16
+        for (int c = 0; c < CHAINS; c++)
+            sum[c] += a * 1e-3f;
+    for (int c = 1; c < CHAINS; c++)
+        sum[0] += sum[c];
+    probe->sink = sum[0];
+    probe->amount += 2.0 * CHAINS * INNER;
+}
+
+static void read_block(struct probe *probe)
+{
+    const uint64_t *words = (const uint64_t *)(const void *)probe->block;
+    uint64_t sum[8] = {0};
+    for (size_t i = 0; i + 8 <= probe->block_bytes / 8; i += 8)
+        for (int k = 0; k < 8; k++) // kept in vector registers
+            sum[k] ^= words[i + (size_t)k];
+    probe->sink = (float)(sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7]);
+    probe->amount += (double)probe->block_bytes;
+}
+
+static void *probe_thread(void *argument)
+{
+    struct probe *probe = argument;
+    double end = now() + probe->seconds;
+    do
+        probe->work(probe);
+    while (now() < end);
+    return NULL;
+}
+
+static double run_probe(uint32_t threads, double seconds, void (*work)(struct probe *), size_t block_bytes)
+{
+    struct probe *probes = calloc(threads, sizeof *probes);
+    pthread_t *ids = calloc(threads, sizeof *ids);
+    char *block = block_bytes ? malloc(block_bytes * threads) : NULL;
+    if (block)
+        memset(block, 1, block_bytes * threads);
+    double begin = now(), amount = 0;
+    for (uint32_t t = 0; t < threads; t++) {
+        probes[t] = (struct probe){.work = work, .seconds = seconds, .block_bytes = block_bytes};
+        probes[t].block = block ? block + t * block_bytes : NULL;
+        pthread_create(&ids[t], NULL, probe_thread, &probes[t]);
+    }
+    for (uint32_t t = 0; t < threads; t++) {
+        pthread_join(ids[t], NULL);
+        amount += probes[t].amount;
+    }
+    double elapsed = now() - begin;
+    free(block);
+    free(ids);
+    free(probes);
+    return amount / elapsed;
+}
+
+double probe_f32_peak(uint32_t threads, double seconds)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        return run_probe(threads, seconds, fma_512, 0);
+    if (__builtin_cpu_supports("avx2"))
+        return run_probe(threads, seconds, fma_256, 0);
+#endif
+    return run_probe(threads, seconds, fma_plain, 0);
+}
+
+double probe_bf16_peak(uint32_t threads, double seconds)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bf16"))
+        return run_probe(threads, seconds, bf16_dots, 0);
+#endif
+    return probe_f32_peak(threads, seconds);
+}
+
+double probe_read_bandwidth(uint32_t threads, double seconds)
+{
+    return run_probe(threads, seconds, read_block, (size_t)256 << 20);
+}

@@ -1,0 +1,15 @@
+// What this machine can do at the moment: peak FLOP/s and read bandwidth, measured on the same number of threads as the
+// code under test and beside it, because shared machines drift.
+#ifndef MOE_TEST_PROBE_H
+#define MOE_TEST_PROBE_H
+
+#include <stdint.h>
+
+/// bf16 dot products (f32 FMA where the chip has none), FLOP/s over all threads, for about `seconds`.
+double probe_bf16_peak(uint32_t threads, double seconds);
+/// f32 FMA of the widest vectors.
+double probe_f32_peak(uint32_t threads, double seconds);
+/// Bytes/s read from memory far larger than the caches.
+double probe_read_bandwidth(uint32_t threads, double seconds);
+
+#endif
