@@ -44,8 +44,9 @@ WARN   := -Wall -Wextra -Wconversion -Werror
 COMMON := -std=c17 -D_GNU_SOURCE -I. -I$(B)/gen $(WARN) -fPIC -pthread -fno-math-errno -fvisibility=hidden -DMOECC_VERSION='"$(VERSION)"'
 MODE_release := -O2 -g -DNDEBUG
 MODE_debug   := -O1 -g
-MODE_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-MODE_tsan    := -O1 -g -fsanitize=thread
+# gcc guesses at truncation wrongly in instrumented code.
+MODE_asan    := -O1 -g -Wno-format-truncation -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+MODE_tsan    := -O1 -g -Wno-format-truncation -fsanitize=thread
 FLAGS  := $(COMMON) $(MODE_$(MODE)) $(CFLAGS)
 SANITIZE := $(filter -fsanitize%,$(MODE_$(MODE)))
 # libjansson is linked statically, so that built executables need nothing but libc.

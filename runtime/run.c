@@ -11,7 +11,7 @@ static moe_status bad_input(struct moe_session *session, moe_status status)
     return status;
 }
 
-#define BAD_INPUT(session, status, ...)                                                                                \
+#define BAD_INPUT(session, status, ...) \
     (snprintf((session)->error, sizeof(session)->error, __VA_ARGS__), bad_input(session, status))
 
 /// Routes from the caller: ids inside -1..E-1, no expert twice in a token.
@@ -28,8 +28,8 @@ static moe_status check_given(struct moe_session *session, const moe_step *step)
                                  (long long)t, ids[i]);
             for (int64_t j = 0; j < i; j++)
                 if (ids[i] >= 0 && ids[i] == ids[j])
-                    return BAD_INPUT(session, MOE_BAD_INPUT, "rank %u, token %lld: expert %d is given twice", step->rank,
-                                     (long long)t, ids[i]);
+                    return BAD_INPUT(session, MOE_BAD_INPUT, "rank %u, token %lld: expert %d is given twice",
+                                     step->rank, (long long)t, ids[i]);
         }
     }
     return MOE_OK;

@@ -37,7 +37,8 @@ static moe_status refuse(struct moe_session *session, moe_status status, const c
 
 static moe_status choose_fault(struct moe_session *session)
 {
-    static const char *const kinds[] = {[FAULT_DROP] = "drop:", [FAULT_DOUBLE] = "double:", [FAULT_MISROUTE] = "misroute:"};
+    static const char *const kinds[] = {
+        [FAULT_DROP] = "drop:", [FAULT_DOUBLE] = "double:", [FAULT_MISROUTE] = "misroute:"};
     const char *text = session->options.fault;
     if (!text || !*text)
         return MOE_OK;
@@ -75,7 +76,8 @@ static moe_status choose_options(struct moe_session *session, const moe_options 
     if (!(o->timeout_s >= 0 && o->timeout_s <= 1e6))
         return open_fail(MOE_INVALID, "timeout_s is negative or too large");
     if (o->use_single_layer && (session->info->layers != 1 || o->single_layer < 0))
-        return open_fail(MOE_INVALID, "a single layer needs a plan of one layer, this one has %u", session->info->layers);
+        return open_fail(MOE_INVALID, "a single layer needs a plan of one layer, this one has %u",
+                         session->info->layers);
     session->timeout_ns = (int64_t)((o->timeout_s > 0 ? o->timeout_s : 30) * 1e9);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (!o->threads)
@@ -170,12 +172,16 @@ moe_status moe_session_load(moe_session *session, const char *path)
     for (uint32_t i = 0; i < session->info->ranks; i++)
         ranks[i] = i;
     char problem[sizeof session->error - 1] = "the weights could not be loaded";
-    int status = weights_load(&(struct weights_request){.plan = session->ir, .path = path, .seed = session->options.seed,
+    int status = weights_load(&(struct weights_request){.plan = session->ir,
+                                                        .path = path,
+                                                        .seed = session->options.seed,
                                                         .threads = session->options.threads,
                                                         .layer_count = session->info->layers,
                                                         .layers = session->loaded_layers,
-                                                        .rank_count = session->info->ranks, .ranks = ranks,
-                                                        .destination = param_place, .user = session,
+                                                        .rank_count = session->info->ranks,
+                                                        .ranks = ranks,
+                                                        .destination = param_place,
+                                                        .user = session,
                                                         .progress = session->options.progress,
                                                         .progress_user = session->options.progress_user},
                               problem, sizeof problem);

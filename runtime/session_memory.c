@@ -93,7 +93,8 @@ static bool build_arena(struct rank *rank)
         for (uint32_t i = 0; i < variant->buffers.count; i++) {
             const struct plan_buffer *b = ROW(ir, plan_buffer, variant->buffers.first + i);
             if (b->kind == buffer_kind_arena)
-                rank->bases[variant->buffers.first + i] = rank->arena + ROW(ir, plan_extent, p->extents.first + i)->offset;
+                rank->bases[variant->buffers.first + i] =
+                    rank->arena + ROW(ir, plan_extent, p->extents.first + i)->offset;
             else if (b->kind == buffer_kind_param)
                 rank->bases[variant->buffers.first + i] =
                     rank->params[(size_t)b->layer * COUNT(ir, plan_param) + b->param];
@@ -112,7 +113,7 @@ static bool build_exchange(struct rank *rank, uint32_t number)
     x->arrived = session_alloc(session, ranks, sizeof *x->arrived);
     if (!numbers || !x->arrived)
         return false;
-    int64_t **const arrays[] = {&x->source_offset, &x->target_offset, &x->mine,      &x->ahead,    &x->from,
+    int64_t **const arrays[] = {&x->source_offset, &x->target_offset, &x->mine,       &x->ahead,    &x->from,
                                 &x->from_first,    &x->sent_rows,     &x->sent_pairs, &x->got_rows, &x->got_pairs};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         *arrays[i] = numbers + i * ranks;
@@ -146,7 +147,8 @@ static bool build_traces(struct stream *s)
     const struct ir *ir = session->ir;
     uint32_t spans = 0, messages = 0, peers = session->info->ranks - 1;
     for (uint32_t v = 0; v < COUNT(ir, plan_variant); v++) {
-        const struct plan_program *p = ROW(ir, plan_program, ROW(ir, plan_variant, v)->programs.first + s->rank->number);
+        const struct plan_program *p =
+            ROW(ir, plan_program, ROW(ir, plan_variant, v)->programs.first + s->rank->number);
         if (s->index >= p->streams.count)
             continue;
         struct rows instrs = ROW(ir, plan_stream, p->streams.first + s->index)->instrs;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define SUITES(S)                                                                                                      \
-    S(syntax) S(check) S(schedule) S(lower) S(codegen) S(runtime) S(weights) S(cli) S(models) S(invariants) S(shapes)
+    S(syntax) S(check) S(schedule) S(lower) S(codegen) S(runtime) S(weights) S(cli) S(models) S(invariants) S(shapes) S(races)
 
 #define DECLARE(name) void suite_##name(void);
 SUITES(DECLARE)
@@ -16,8 +16,13 @@ static const struct {
 #define ROW_OF(name) {#name, suite_##name},
     SUITES(ROW_OF)};
 
+// A test may run this binary again with a plan file: three steps of it, for what only a process of its own can show.
+int run_plan_file(const char *path);
+
 int main(int argc, char **argv)
 {
+    if (argc == 3 && !strcmp(argv[1], "--run-plan"))
+        return run_plan_file(argv[2]);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (CU_initialize_registry() != CUE_SUCCESS)
         return 3;

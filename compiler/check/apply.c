@@ -55,10 +55,11 @@ static bool check_argument_names(struct application *call)
         }
         struct names candidates = {0};
         argument_names(checker, call->op.node, &candidates);
-        struct diag *diag = diag_error(checker->context, E0106, name_place(checker, id), "`%s` has no argument `%s`", op,
-                                       name_text(checker, node->text));
+        struct diag *diag = diag_error(checker->context, E0106, name_place(checker, id), "`%s` has no argument `%s`",
+                                       op, name_text(checker, node->text));
         diag_label(checker->context, diag, "unknown argument");
-        diag_note_at(checker->context, diag, place_of(checker, call->op.node), "it takes %s", names_join(checker, &candidates));
+        diag_note_at(checker->context, diag, place_of(checker, call->op.node), "it takes %s",
+                     names_join(checker, &candidates));
         suggest(checker, diag, "argument", name_text(checker, node->text), name_place(checker, id), &candidates);
     }
     return fine;
@@ -67,10 +68,10 @@ static bool check_argument_names(struct application *call)
 static bool report_count(struct application *call, uint32_t found)
 {
     struct checker *checker = call->layer->checker;
-    struct diag *diag = diag_error(checker->context, E0205, place_of(checker, call->call),
-                                   "`%s` takes %u tensor%s, but is given %u",
-                                   name_text(checker, node_of(checker, call->op.node)->text), call->param_count,
-                                   call->param_count == 1 ? "" : "s", found);
+    struct diag *diag =
+        diag_error(checker->context, E0205, place_of(checker, call->call), "`%s` takes %u tensor%s, but is given %u",
+                   name_text(checker, node_of(checker, call->op.node)->text), call->param_count,
+                   call->param_count == 1 ? "" : "s", found);
     struct names names = {0};
     for (uint32_t i = 0; i < call->param_count; i++)
         names_add(checker, &names, name_text(checker, node_of(checker, call->params[i])->text));
@@ -106,8 +107,8 @@ static bool match_arguments(struct application *call)
     return positional + named == call->param_count || report_count(call, positional + named);
 }
 
-bool apply_operator(struct layer_state *layer, node_id stage, struct symbol op, struct tensor *result, struct mod_arg *args,
-                    uint32_t *arg_count)
+bool apply_operator(struct layer_state *layer, node_id stage, struct symbol op, struct tensor *result,
+                    struct mod_arg *args, uint32_t *arg_count)
 {
     struct checker *checker = layer->checker;
     struct application call = {.layer = layer, .op = op, .stage = stage, .call = node_of(checker, stage)->slot[1]};

@@ -17,10 +17,12 @@ node_id find_attribute(const struct checker *checker, node_id list, const char *
     return 0;
 }
 
-static void report_attribute(struct checker *checker, node_id id, const char *const *names, uint32_t count, const char *owner)
+static void report_attribute(struct checker *checker, node_id id, const char *const *names, uint32_t count,
+                             const char *owner)
 {
     const char *name = name_text(checker, node_of(checker, id)->text);
-    struct diag *diag = diag_error(checker->context, E0106, name_place(checker, id), "%s has no attribute `%s`", owner, name);
+    struct diag *diag =
+        diag_error(checker->context, E0106, name_place(checker, id), "%s has no attribute `%s`", owner, name);
     diag_label(checker->context, diag, "unknown attribute");
     struct names candidates = {0};
     for (uint32_t i = 0; i < count; i++)
@@ -30,7 +32,8 @@ static void report_attribute(struct checker *checker, node_id id, const char *co
     suggest(checker, diag, "attribute", name, name_place(checker, id), &candidates);
 }
 
-bool check_attributes(struct checker *checker, node_id list, const char *const *names, uint32_t count, const char *owner)
+bool check_attributes(struct checker *checker, node_id list, const char *const *names, uint32_t count,
+                      const char *owner)
 {
     bool fine = true;
     EACH_NODE(&checker->program->ast, id, list) {
@@ -50,8 +53,8 @@ bool check_attributes(struct checker *checker, node_id list, const char *const *
     return fine;
 }
 
-bool read_attributes(struct checker *checker, uint32_t file, node_id list, const struct attribute *table, uint32_t count,
-                     struct span owner, const char *owner_name, struct attribute_value *values)
+bool read_attributes(struct checker *checker, uint32_t file, node_id list, const struct attribute *table,
+                     uint32_t count, struct span owner, const char *owner_name, struct attribute_value *values)
 {
     enum { MOST = 16 };
     const char *names[MOST] = {0};
@@ -69,7 +72,8 @@ bool read_attributes(struct checker *checker, uint32_t file, node_id list, const
         }
         if (id)
             fine = evaluate_as(checker, &scope, table[i].name, node_of(checker, id)->slot[0], table[i].kind,
-                               &values[i].value) && fine;
+                               &values[i].value) &&
+                   fine;
     }
     return fine;
 }
@@ -85,7 +89,8 @@ int choose(struct checker *checker, const char *name, node_id expression, const 
             return (int)i;
         names_add(checker, &candidates, words[i]);
     }
-    struct diag *diag = diag_error(checker->context, E0208, span, "`%s` cannot be `%s`", name, source_text(checker, span));
+    struct diag *diag =
+        diag_error(checker->context, E0208, span, "`%s` cannot be `%s`", name, source_text(checker, span));
     diag_label(checker->context, diag, "unknown choice");
     diag_note(checker->context, diag, "it is one of %s", names_join(checker, &candidates));
     if (word)

@@ -41,7 +41,8 @@ static void check_monitor(struct checker *checker, struct symbol item)
     struct path path, owner;
     node_id watched = node_of(checker, item.node)->slot[0];
     if (!path_of(checker, watched, &path) || path.count < 2) {
-        struct diag *diag = diag_error(checker->context, E0201, place_of(checker, watched), "a monitor watches a stage of a layer");
+        struct diag *diag =
+            diag_error(checker->context, E0201, place_of(checker, watched), "a monitor watches a stage of a layer");
         diag_label(checker->context, diag, "expected as in `moe.route`");
         return;
     }
@@ -53,8 +54,8 @@ static void check_monitor(struct checker *checker, struct symbol item)
         return;
     struct names stages = {0};
     if (layer.kind != SYMBOL_ITEM || node_of(checker, layer.node)->kind != NODE_LAYER) {
-        struct diag *diag = diag_error(checker->context, E0201, owner.whole, "`%s` is not a layer",
-                                       source_text(checker, owner.whole));
+        struct diag *diag =
+            diag_error(checker->context, E0201, owner.whole, "`%s` is not a layer", source_text(checker, owner.whole));
         diag_label(checker->context, diag, "a layer is expected");
         return;
     }
@@ -170,6 +171,8 @@ bool check_program(struct context *context, struct program_text *program, const 
 {
     uint32_t before = context->error_count;
     *pipeline = NONE;
+    if (!module->type)
+        ir_init(module, &module_ir);
     if (!program->unit_count)
         return false;
     struct parsed_file root = program->units[program->unit_count - 1];

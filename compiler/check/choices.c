@@ -12,10 +12,10 @@ struct uses {
     struct symbol pipeline;
     node_id tokens_dim;
     int64_t bound;
-    node_id *nodes;             // the USE of each row
+    node_id *nodes; // the USE of each row
     struct mod_use *rows;
     uint32_t count, node_capacity, row_capacity;
-    int64_t *changes;           // token counts from which a condition may be another one
+    int64_t *changes; // token counts from which a condition may be another one
     uint32_t change_count, change_capacity;
 };
 
@@ -126,14 +126,16 @@ static uint32_t first_use(struct uses *uses, int64_t tokens)
 static void report_uncovered(struct uses *uses, int64_t first, int64_t last)
 {
     struct checker *checker = uses->checker;
-    const char *range = first == last ? context_printf(checker->context, "%lld", (long long)first)
-                                      : context_printf(checker->context, "%lld to %lld", (long long)first, (long long)last);
+    const char *range = first == last
+                            ? context_printf(checker->context, "%lld", (long long)first)
+                            : context_printf(checker->context, "%lld to %lld", (long long)first, (long long)last);
     struct diag *diag = diag_error(checker->context, E0312, name_place(checker, uses->pipeline.node),
                                    "no schedule of pipeline `%s` covers %s tokens",
                                    name_text(checker, node_of(checker, uses->pipeline.node)->text), range);
     diag_label(checker->context, diag, "every count from 0 to %lld needs one", (long long)uses->bound);
     if (uses->count)
-        diag_label_at(checker->context, diag, statement_place(checker, uses->nodes[uses->count - 1]), "the last one tried");
+        diag_label_at(checker->context, diag, statement_place(checker, uses->nodes[uses->count - 1]),
+                      "the last one tried");
     diag_help(checker->context, diag, "end with a `use` without a condition, such as `use serial;`");
 }
 
@@ -177,7 +179,8 @@ static bool add_use(struct uses *uses, uint32_t file, node_id use, struct symbol
     struct checker *checker = uses->checker;
     struct mod_use row = {0};
     bool fine = read_use(checker, file, use, layer, &row);
-    uses->nodes = context_grow(checker->context, uses->nodes, &uses->node_capacity, uses->count + 1, sizeof *uses->nodes);
+    uses->nodes =
+        context_grow(checker->context, uses->nodes, &uses->node_capacity, uses->count + 1, sizeof *uses->nodes);
     uses->rows = context_grow(checker->context, uses->rows, &uses->row_capacity, uses->count + 1, sizeof *uses->rows);
     uses->nodes[uses->count] = use;
     uses->rows[uses->count++] = row;
@@ -195,8 +198,9 @@ bool read_uses(struct checker *checker, struct symbol pipeline, struct symbol la
     if (checker->override_use)
         fine = add_use(&uses, pipeline.file, checker->override_use, layer);
     if (!uses.count) {
-        struct diag *diag = diag_error(checker->context, E0107, name_place(checker, pipeline.node),
-                                       "pipeline `%s` uses no schedule", name_text(checker, node_of(checker, pipeline.node)->text));
+        struct diag *diag =
+            diag_error(checker->context, E0107, name_place(checker, pipeline.node), "pipeline `%s` uses no schedule",
+                       name_text(checker, node_of(checker, pipeline.node)->text));
         diag_label(checker->context, diag, "expected as in `use serial;`");
         return false;
     }
@@ -210,7 +214,8 @@ bool read_uses(struct checker *checker, struct symbol pipeline, struct symbol la
     uses.bound = ROW(module, mod_layer, row->layer)->tokens_bound;
     if (uses.bound > MOST_TOKENS) {
         node_id value = node_of(checker, uses.tokens_dim)->slot[0];
-        expect_range(checker, name_text(checker, node_of(checker, uses.tokens_dim)->text), value, uses.bound, 1, MOST_TOKENS);
+        expect_range(checker, name_text(checker, node_of(checker, uses.tokens_dim)->text), value, uses.bound, 1,
+                     MOST_TOKENS);
         return false;
     }
     return make_choices(&uses, row);

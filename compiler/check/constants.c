@@ -28,13 +28,15 @@ static bool report(struct checker *checker, node_id expression, const char *mess
     return false;
 }
 
-static bool report_operands(struct checker *checker, node_id expression, const struct constant *a, const struct constant *b)
+static bool report_operands(struct checker *checker, node_id expression, const struct constant *a,
+                            const struct constant *b)
 {
     const struct ast_node *node = node_of(checker, expression);
     bool numbers = a->kind != CONSTANT_BOOL && a->kind != CONSTANT_STRING && b->kind != CONSTANT_BOOL &&
                    b->kind != CONSTANT_STRING;
-    struct diag *diag = diag_error(checker->context, numbers ? E0207 : E0201, node->span, "`%s` does not take %s and %s",
-                                   name_text(checker, node->text), kind_phrase(a->kind), kind_phrase(b->kind));
+    struct diag *diag =
+        diag_error(checker->context, numbers ? E0207 : E0201, node->span, "`%s` does not take %s and %s",
+                   name_text(checker, node->text), kind_phrase(a->kind), kind_phrase(b->kind));
     diag_label(checker->context, diag, "kinds do not fit");
     return false;
 }
@@ -123,7 +125,8 @@ static bool arithmetic(struct checker *checker, node_id expression, const char *
     if (a->kind == CONSTANT_INTEGER && b->kind == CONSTANT_INTEGER)
         return integer_operation(checker, expression, op, a->integer, b->integer, value);
     enum constant_kind kind = CONSTANT_FLOAT;
-    bool fits = a->kind != CONSTANT_BOOL && a->kind != CONSTANT_STRING && b->kind != CONSTANT_BOOL && b->kind != CONSTANT_STRING;
+    bool fits = a->kind != CONSTANT_BOOL && a->kind != CONSTANT_STRING && b->kind != CONSTANT_BOOL &&
+                b->kind != CONSTANT_STRING;
     if (!strcmp(op, "*")) {
         if (!fits || !product_kind(a->kind, b->kind, &kind))
             return report_operands(checker, expression, a, b);
@@ -170,17 +173,32 @@ static bool comparison(struct checker *checker, node_id expression, const char *
     return true;
 }
 
-static bool evaluate_binary(struct checker *checker, const struct scope *scope, node_id expression, struct constant *value)
+static bool evaluate_truth(struct checker *checker, const struct scope *scope, const char *op, node_id operand,
+                           struct constant *value)
+{
+    if (!evaluate(checker, scope, operand, value))
+        return false;
+    if (value->kind == CONSTANT_BOOL)
+        return true;
+    struct span span = place_of(checker, operand);
+    struct diag *diag = diag_error(checker->context, E0201, span, "`%s` takes truth values, but `%s` is %s", op,
+                                   source_text(checker, span), kind_phrase(value->kind));
+    diag_label(checker->context, diag, "expected `true`, `false` or a comparison");
+    return false;
+}
+
+static bool evaluate_binary(struct checker *checker, const struct scope *scope, node_id expression,
+                            struct constant *value)
 {
     const struct ast_node *node = node_of(checker, expression);
     const char *op = name_text(checker, node->text);
     node_id left = node->slot[0], right = node->slot[1];
     struct constant a, b;
     if (!strcmp(op, "and") || !strcmp(op, "or")) { // the right side counts only where the left leaves it open
-        if (!evaluate_as(checker, scope, op, left, CONSTANT_BOOL, &a))
+        if (!evaluate_truth(checker, scope, op, left, &a))
             return false;
         bool decided = a.integer == !strcmp(op, "or");
-        if (!decided && !evaluate_as(checker, scope, op, right, CONSTANT_BOOL, &a))
+        if (!decided && !evaluate_truth(checker, scope, op, right, &a))
             return false;
         *value = bool_constant(a.integer);
         return true;
@@ -192,13 +210,14 @@ static bool evaluate_binary(struct checker *checker, const struct scope *scope, 
     return arithmetic(checker, expression, op, &a, &b, value);
 }
 
-static bool evaluate_unary(struct checker *checker, const struct scope *scope, node_id expression, struct constant *value)
+static bool evaluate_unary(struct checker *checker, const struct scope *scope, node_id expression,
+                           struct constant *value)
 {
     const struct ast_node *node = node_of(checker, expression);
     const char *op = name_text(checker, node->text);
     node_id operand = node->slot[0];
     if (!strcmp(op, "not")) {
-        if (!evaluate_as(checker, scope, "not", operand, CONSTANT_BOOL, value))
+        if (!evaluate_truth(checker, scope, op, operand, value))
             return false;
         *value = bool_constant(!value->integer);
         return true;
@@ -208,7 +227,7 @@ static bool evaluate_unary(struct checker *checker, const struct scope *scope, n
     if (value->kind == CONSTANT_INTEGER)
         return integer_operation(checker, expression, "-", 0, value->integer, value);
     if (value->kind == CONSTANT_BOOL || value->kind == CONSTANT_STRING)
-        return expect_kind(checker, "-", operand, value, CONSTANT_FLOAT);
+        return report(checker, expression, "`-` takes numbers", kind_phrase(value->kind));
     value->number = -value->number;
     return true;
 }
@@ -228,7 +247,8 @@ static bool report_circle(struct checker *checker, node_id node)
     for (const struct pending *outer = checker->pending; outer && outer->node != node; outer = outer->outer)
         first = outer->node < first ? outer->node : first;
     const struct ast_node *item = node_of(checker, first);
-    return report(checker, item->slot[0], context_printf(checker->context, "`%s` needs itself", name_text(checker, item->text)),
+    return report(checker, item->slot[0],
+                  context_printf(checker->context, "`%s` needs itself", name_text(checker, item->text)),
                   "part of a circle");
 }
 
@@ -252,7 +272,8 @@ bool evaluate_item(struct checker *checker, struct symbol symbol, const struct s
     return fine;
 }
 
-static bool evaluate_name(struct checker *checker, const struct scope *scope, node_id expression, struct constant *value)
+static bool evaluate_name(struct checker *checker, const struct scope *scope, node_id expression,
+                          struct constant *value)
 {
     struct path path;
     if (!path_of(checker, expression, &path))
@@ -350,7 +371,8 @@ bool evaluate_condition(struct context *context, const struct program_text *prog
                         const struct name_value *names, uint32_t name_count, bool *value)
 {
     int64_t result = 0;
-    bool fine = evaluate_for(context, program, file, expression, names, name_count, CONSTANT_BOOL, "the condition", &result);
+    bool fine =
+        evaluate_for(context, program, file, expression, names, name_count, CONSTANT_BOOL, "the condition", &result);
     if (fine)
         *value = result != 0;
     return fine;

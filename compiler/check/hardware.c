@@ -44,7 +44,8 @@ static bool read_peak(struct checker *checker, uint32_t file, node_id attribute,
         return true;
     const struct ast_node *record = node_of(checker, node_of(checker, attribute)->slot[0]);
     if (record->kind != NODE_RECORD) {
-        struct diag *diag = diag_error(checker->context, E0201, record->span, "`peak` is a record, one rate for each format");
+        struct diag *diag =
+            diag_error(checker->context, E0201, record->span, "`peak` is a record, one rate for each format");
         diag_label(checker->context, diag, "expected as in `{ bf16: 989TFLOPS }`");
         return false;
     }
@@ -69,7 +70,8 @@ static bool read_device(struct checker *checker, struct symbol item, struct mod_
     for (uint32_t i = 0; i < 4; i++) {
         node_id attribute = find_attribute(checker, members, names[i]);
         if (attribute)
-            fine = evaluate_as(checker, &scope, names[i], node_of(checker, attribute)->slot[0], kinds[i], &value[i]) && fine;
+            fine = evaluate_as(checker, &scope, names[i], node_of(checker, attribute)->slot[0], kinds[i], &value[i]) &&
+                   fine;
     }
     if (!sm) {
         struct diag *diag = diag_error(checker->context, E0107, name_place(checker, item.node), "%s lacks `sm`", owner);
@@ -142,8 +144,9 @@ static bool read_axes(struct checker *checker, struct symbol item, struct mod_cl
         }
     }
     if (fine && !row->axes.count) {
-        struct diag *diag = diag_error(checker->context, E0107, name_place(checker, item.node), "cluster `%s` has no axis",
-                                       name_text(checker, node_of(checker, item.node)->text));
+        struct diag *diag =
+            diag_error(checker->context, E0107, name_place(checker, item.node), "cluster `%s` has no axis",
+                       name_text(checker, node_of(checker, item.node)->text));
         diag_label(checker->context, diag, "at least one, as in `axis rank[4];`, is required");
         return false;
     }
@@ -176,13 +179,14 @@ static bool read_link(struct checker *checker, struct symbol item, node_id link,
     const char *owner = context_printf(checker->context, "link `%s`", name_text(checker, node->text));
     node_id record = node->slot[1];
     row->axis = axis_of_link(checker, cluster, link);
-    bool fine = read_attributes(checker, item.file, node_of(checker, record)->slot[0], table, 3, name_place(checker, link),
-                                owner, values);
+    bool fine = read_attributes(checker, item.file, node_of(checker, record)->slot[0], table, 3,
+                                name_place(checker, link), owner, values);
     if (!fine || row->axis == NONE)
         return false;
     if (values[0].value.number <= 0) {
         node_id bandwidth = node_of(checker, values[0].node)->slot[0];
-        struct diag *diag = diag_error(checker->context, E0206, place_of(checker, bandwidth), "`bandwidth` is not above 0");
+        struct diag *diag =
+            diag_error(checker->context, E0206, place_of(checker, bandwidth), "`bandwidth` is not above 0");
         diag_label(checker->context, diag, "nothing could cross this link");
         return false;
     }
@@ -266,7 +270,8 @@ static bool read_cluster(struct checker *checker, struct symbol item, struct mod
             continue;
         mixed = true;
         if (resolve_item(checker, item.file, node_of(checker, id)->slot[0], NODE_DEVICE, &device))
-            report_unbuilt(checker, statement_place(checker, id), "a cluster of several kinds of device is not built yet");
+            report_unbuilt(checker, statement_place(checker, id),
+                           "a cluster of several kinds of device is not built yet");
     }
     node_id attribute = find_attribute(checker, members, "device");
     struct symbol device;
@@ -275,8 +280,8 @@ static bool read_cluster(struct checker *checker, struct symbol item, struct mod
         row->device = found ? elaborate_device(checker, device) : NONE;
         fine = fine && row->device != NONE;
     } else if (!mixed) {
-        struct diag *diag = diag_error(checker->context, E0107, name_place(checker, item.node), "cluster `%s` lacks `device`",
-                                       name);
+        struct diag *diag =
+            diag_error(checker->context, E0107, name_place(checker, item.node), "cluster `%s` lacks `device`", name);
         diag_label(checker->context, diag, "what each of its ranks is");
         fine = false;
     }
@@ -289,8 +294,8 @@ uint32_t elaborate_cluster(struct checker *checker, struct symbol item)
     uint32_t row;
     if (memo_find(checker, item.node, &row))
         return row;
-    struct mod_cluster cluster = {.name = module_name(checker, node_of(checker, item.node)->text), .node = item.node,
-                                  .device = NONE};
+    struct mod_cluster cluster = {
+        .name = module_name(checker, node_of(checker, item.node)->text), .node = item.node, .device = NONE};
     row = NONE;
     if (read_cluster(checker, item, &cluster)) {
         row = ADD(checker->module, mod_cluster);

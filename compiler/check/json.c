@@ -26,7 +26,8 @@ static json_t *open_document(struct checker *checker, const struct symbol *symbo
         struct diag *diag = diag_error(checker->context, E0103, place_of(checker, string), "`%s` cannot be read", path);
         diag_label(checker->context, diag, "no such file");
     } else if (!root) {
-        struct diag *diag = diag_error(checker->context, E0105, place_of(checker, string), "`%s` is not valid JSON", path);
+        struct diag *diag =
+            diag_error(checker->context, E0105, place_of(checker, string), "`%s` is not valid JSON", path);
         diag_label(checker->context, diag, "line %d, column %d: %s", error.line, error.column, error.text);
     } else if (!json_is_object(root)) {
         struct diag *diag = diag_error(checker->context, E0105, place_of(checker, string), "`%s` has no keys", path);
@@ -58,7 +59,7 @@ static bool report_missing(struct checker *checker, const char *file, json_t *ob
     struct names candidates = {0};
     const char *name;
     json_t *value;
-    json_object_foreach (object, name, value)
+    json_object_foreach(object, name, value)
         names_add(checker, &candidates, context_printf(checker->context, "%s", name));
     suggest(checker, diag, "key", name_text(checker, path->name[part]), path->span[part], &candidates);
     return false;
@@ -66,7 +67,10 @@ static bool report_missing(struct checker *checker, const char *file, json_t *ob
 
 static const char *json_word(const json_t *value)
 {
-    return json_is_object(value) ? "an object" : json_is_array(value) ? "a list" : json_is_null(value) ? "null" : "a value";
+    return json_is_object(value)  ? "an object"
+           : json_is_array(value) ? "a list"
+           : json_is_null(value)  ? "null"
+                                  : "a value";
 }
 
 static bool convert(struct checker *checker, const json_t *json, struct constant *value)
@@ -85,7 +89,8 @@ static bool convert(struct checker *checker, const json_t *json, struct constant
     return true;
 }
 
-bool json_constant(struct checker *checker, const struct symbol *symbol, const struct path *path, struct constant *value)
+bool json_constant(struct checker *checker, const struct symbol *symbol, const struct path *path,
+                   struct constant *value)
 {
     json_t *json = open_document(checker, symbol);
     if (!json)

@@ -24,8 +24,12 @@ static struct layer_name *add_name(struct layer_state *layer, node_id node, stru
     layer->names = context_grow(checker->context, layer->names, &layer->name_capacity, layer->name_count + 1,
                                 sizeof *layer->names);
     struct layer_name *added = &layer->names[layer->name_count++];
-    *added = (struct layer_name){.name = name, .node = node, .span = span, .stage = stage,
-                                 .tensor = {.name = name, .value = NONE, .param = NONE, .format = NONE, .declared = span}};
+    *added =
+        (struct layer_name){.name = name,
+                            .node = node,
+                            .span = span,
+                            .stage = stage,
+                            .tensor = {.name = name, .value = NONE, .param = NONE, .format = NONE, .declared = span}};
     return added;
 }
 
@@ -66,7 +70,8 @@ static bool read_dim(struct layer_state *layer, node_id expression, struct dim *
     dim->owner = bound_dim(layer, expression, false);
     if (dim->owner || !bound_dim(layer, expression, true))
         return true;
-    struct diag *diag = diag_error(checker->context, E0204, place_of(checker, expression), "`%s` is no size: it varies", text);
+    struct diag *diag =
+        diag_error(checker->context, E0204, place_of(checker, expression), "`%s` is no size: it varies", text);
     diag_label(checker->context, diag, "made from a dim that is only bounded");
     return false;
 }
@@ -81,8 +86,8 @@ bool read_type(struct layer_state *layer, node_id type, struct tensor *tensor)
     bool fine = tensor->format != NONE;
     EACH_NODE(&checker->program->ast, id, node->slot[1]) {
         if (tensor->dim_count == MAX_DIMS) {
-            struct diag *diag = diag_error(checker->context, E0204, place_of(checker, id), "a tensor has at most %d sizes",
-                                           MAX_DIMS);
+            struct diag *diag =
+                diag_error(checker->context, E0204, place_of(checker, id), "a tensor has at most %d sizes", MAX_DIMS);
             diag_label(checker->context, diag, "one too many");
             return false;
         }
@@ -96,17 +101,18 @@ static bool check_row_type(struct layer_state *layer, node_id type, const struct
 {
     struct checker *checker = layer->checker;
     if (tensor->dim_count != 2 || !tensor->dims[0].owner || tensor->dims[1].owner) {
-        struct diag *diag = diag_error(checker->context, E0204, place_of(checker, type), "the %s of a layer is [tokens, width]",
-                                       what);
+        struct diag *diag =
+            diag_error(checker->context, E0204, place_of(checker, type), "the %s of a layer is [tokens, width]", what);
         diag_label(checker->context, diag, "found %s", dims_text(checker, tensor->dims, tensor->dim_count));
-        diag_help(checker->context, diag, "the first size is the dim that is declared with a bound, `dim tokens <= 4096;`");
+        diag_help(checker->context, diag,
+                  "the first size is the dim that is declared with a bound, `dim tokens <= 4096;`");
         return false;
     }
     const struct mod_format *format = ROW(checker->module, mod_format, tensor->format);
     if (!format->node && (format->base == dtype_f32 || format->base == dtype_f16 || format->base == dtype_bf16))
         return true;
-    struct diag *diag = diag_error(checker->context, E0203, place_of(checker, type), "the %s of a layer cannot be %s", what,
-                                   ir_text(checker->module, format->name));
+    struct diag *diag = diag_error(checker->context, E0203, place_of(checker, type), "the %s of a layer cannot be %s",
+                                   what, ir_text(checker->module, format->name));
     diag_label(checker->context, diag, "expected f32, f16 or bf16");
     return false;
 }
@@ -128,18 +134,23 @@ static bool read_param(struct layer_state *layer, node_id declaration, node_id n
             continue;
         struct diag *diag = diag_error(checker->context, large ? E0206 : E0204, place_of(checker, type), "`%s` %s",
                                        name_text(checker, tensor.name), large ? "is too large" : "has no fixed size");
-        diag_label(checker->context, diag, large ? "more than 2^42 elements" : "a parameter cannot depend on the token count");
+        diag_label(checker->context, diag,
+                   large ? "more than 2^42 elements" : "a parameter cannot depend on the token count");
         fine = false;
     }
     if (fallback)
-        fine = evaluate_as(checker, &layer->scope, name_text(checker, tensor.name), fallback, CONSTANT_FLOAT, &value) && fine;
+        fine = evaluate_as(checker, &layer->scope, name_text(checker, tensor.name), fallback, CONSTANT_FLOAT, &value) &&
+               fine;
     struct layer_name *added = add_name(layer, name, place_of(checker, name), 0);
     if (!added || !fine)
         return false;
     uint32_t param = ADD(checker->module, mod_param);
     struct mod_param *param_row = ROW(checker->module, mod_param, param);
-    *param_row = (struct mod_param){.format = tensor.format, .ndims = tensor.dim_count, .has_default = fallback != 0,
-                                    .default_value = value.number, .node = name};
+    *param_row = (struct mod_param){.format = tensor.format,
+                                    .ndims = tensor.dim_count,
+                                    .has_default = fallback != 0,
+                                    .default_value = value.number,
+                                    .node = name};
     for (uint32_t i = 0; i < tensor.dim_count; i++)
         param_row->dims[i] = tensor.dims[i].value;
     str_id text = module_name(checker, tensor.name);
@@ -155,7 +166,8 @@ static bool read_input(struct layer_state *layer, struct mod_layer *row)
     struct checker *checker = layer->checker;
     node_id param = node_of(checker, layer->item.node)->slot[0];
     if (!param || node_of(checker, param)->next) {
-        struct span span = param ? place_of(checker, node_of(checker, param)->next) : name_place(checker, layer->item.node);
+        struct span span =
+            param ? place_of(checker, node_of(checker, param)->next) : name_place(checker, layer->item.node);
         struct diag *diag = diag_error(checker->context, E0205, span, "a layer takes one tensor");
         diag_label(checker->context, diag, param ? "one too many" : "expected as in `(x: bf16[tokens, hidden])`");
         EACH_NODE(&checker->program->ast, id, param) // known, so that nothing is reported where they are read
@@ -171,8 +183,10 @@ static bool read_input(struct layer_state *layer, struct mod_layer *row)
     row->input = tensor.value;
     row->tokens_bound = tensor.dims[0].value;
     *ROW(checker->module, mod_value, tensor.value) =
-        (struct mod_value){.kind = value_kind_plain, .dtype = ROW(checker->module, mod_format, tensor.format)->base,
-                           .width = tensor.dims[1].value, .stage = NONE};
+        (struct mod_value){.kind = value_kind_plain,
+                           .dtype = ROW(checker->module, mod_format, tensor.format)->base,
+                           .width = tensor.dims[1].value,
+                           .stage = NONE};
     str_id text = module_name(checker, tensor.name);
     ROW(checker->module, mod_value, tensor.value)->name = text;
     added->tensor = tensor;
@@ -187,8 +201,8 @@ static bool add_let(struct layer_state *layer, node_id id)
         return false;
     for (uint32_t i = 0; i < layer->scope.local_count; i++) {
         if (layer->lets[i].name == local.name) {
-            struct diag *diag = diag_error(checker->context, E0102, name_place(checker, id), "name `%s` is defined twice",
-                                           name_text(checker, local.name));
+            struct diag *diag = diag_error(checker->context, E0102, name_place(checker, id),
+                                           "name `%s` is defined twice", name_text(checker, local.name));
             diag_label(checker->context, diag, "again here");
             return false;
         }
@@ -209,7 +223,8 @@ static bool add_stage(struct layer_state *layer, node_id id)
         node_id other = layer->stages[i].node;
         if (node_of(checker, other)->text != node->text)
             continue;
-        report_twice(checker, "stage", name_text(checker, node->text), name_place(checker, id), name_place(checker, other));
+        report_twice(checker, "stage", name_text(checker, node->text), name_place(checker, id),
+                     name_place(checker, other));
         fine = false;
     }
     node_id results = node->slot[0];
@@ -265,12 +280,16 @@ static bool apply_extern(struct layer_state *layer, node_id stage, struct tensor
             result->is_declared = false;
             result->name = own;
         }
-        args[(*count)++] = (struct mod_arg){.name = module_name(checker, tensor->name), .value = tensor->value,
-                                            .param = tensor->param, .format = NONE, .given = true};
+        args[(*count)++] = (struct mod_arg){.name = module_name(checker, tensor->name),
+                                            .value = tensor->value,
+                                            .param = tensor->param,
+                                            .format = NONE,
+                                            .given = true};
     }
     if (*count)
         return fine;
-    struct diag *diag = diag_error(checker->context, E0205, place_of(checker, call), "an extern stage takes at least one tensor");
+    struct diag *diag =
+        diag_error(checker->context, E0205, place_of(checker, call), "an extern stage takes at least one tensor");
     diag_label(checker->context, diag, "its result has the type of the first");
     return false;
 }
@@ -287,7 +306,8 @@ static void finish_stage(struct layer_state *layer, node_id stage, struct mod_st
         *ROW(module, mod_arg, arg) = args[i];
     }
     struct dim width = result->dims[result->dim_count ? result->dim_count - 1 : 0];
-    struct mod_value value = {.name = module_name(checker, result->name), .kind = result->kind, .stage = COUNT(module, mod_stage)};
+    struct mod_value value = {
+        .name = module_name(checker, result->name), .kind = result->kind, .stage = COUNT(module, mod_stage)};
     value.width = result->kind == value_kind_routes ? result->experts : width.value;
     value.dtype = result->format == NONE ? dtype_none : ROW(module, mod_format, result->format)->base;
     result->param = NONE;
@@ -305,8 +325,8 @@ static bool type_stage(struct layer_state *layer, node_id stage)
     struct mod_arg args[MAX_ARGS];
     uint32_t count = 0;
     struct mod_stage row = {.op = NONE, .external = node->flag != 0, .file = layer->item.file, .node = stage};
-    struct tensor result = {.name = node_of(checker, name)->text, .param = NONE, .format = NONE,
-                            .declared = place_of(checker, name)};
+    struct tensor result = {
+        .name = node_of(checker, name)->text, .param = NONE, .format = NONE, .declared = place_of(checker, name)};
     if (node_of(checker, call)->kind != NODE_CALL) {
         struct diag *diag = diag_error(checker->context, E0201, place_of(checker, call), "a stage applies an operator");
         diag_label(checker->context, diag, "not a call");
@@ -358,7 +378,8 @@ struct tensor *find_tensor(struct layer_state *layer, node_id expression)
     struct checker *checker = layer->checker;
     const struct ast_node *node = node_of(checker, expression);
     if (node->kind != NODE_NAME) {
-        struct diag *diag = diag_error(checker->context, E0201, node->span, "the name of a value or a parameter is expected here");
+        struct diag *diag =
+            diag_error(checker->context, E0201, node->span, "the name of a value or a parameter is expected here");
         diag_label(checker->context, diag, "not a name");
         if (node->kind == NODE_CALL)
             diag_help(checker->context, diag, "make it a stage of its own");
@@ -388,8 +409,9 @@ static bool check_yield(struct layer_state *layer, node_id yield, struct mod_lay
     struct tensor declared = {0};
     bool fine = read_type(layer, type, &declared) && check_row_type(layer, type, &declared, "result");
     if (!yield) {
-        struct diag *diag = diag_error(checker->context, E0107, name_place(checker, layer->item.node), "layer `%s` yields nothing",
-                                       name_text(checker, node_of(checker, layer->item.node)->text));
+        struct diag *diag =
+            diag_error(checker->context, E0107, name_place(checker, layer->item.node), "layer `%s` yields nothing",
+                       name_text(checker, node_of(checker, layer->item.node)->text));
         diag_label(checker->context, diag, "a `yield` is required");
         return false;
     }
@@ -399,7 +421,8 @@ static bool check_yield(struct layer_state *layer, node_id yield, struct mod_lay
         return false;
     const char *name = source_text(checker, place_of(checker, expression));
     if (found->kind != value_kind_plain || found->value == NONE) {
-        struct diag *diag = diag_error(checker->context, E0201, place_of(checker, expression), "`%s` cannot be yielded", name);
+        struct diag *diag =
+            diag_error(checker->context, E0201, place_of(checker, expression), "`%s` cannot be yielded", name);
         diag_label(checker->context, diag, "%s", found->value == NONE ? "a parameter" : "not a plain tensor");
         return false;
     }
@@ -463,8 +486,11 @@ uint32_t elaborate_layer(struct checker *checker, struct symbol item)
     uint32_t row;
     if (memo_find(checker, item.node, &row))
         return row;
-    struct mod_layer layer = {.name = module_name(checker, node_of(checker, item.node)->text), .input = NONE, .output = NONE,
-                              .file = item.file, .node = item.node};
+    struct mod_layer layer = {.name = module_name(checker, node_of(checker, item.node)->text),
+                              .input = NONE,
+                              .output = NONE,
+                              .file = item.file,
+                              .node = item.node};
     uint32_t before = checker->context->error_count;
     row = NONE;
     if (read_layer(checker, item, &layer) && checker->context->error_count == before) {

@@ -22,9 +22,9 @@ struct check_options {
     bool deployed;              // for an executable: weight paths stay as written, relative to its working directory
 };
 
-/// Checks everything in the root file and what it uses. `module` is initialised by the caller (module_ir) and freed by it,
-/// also after errors; its strings are its own (ir_str). On success the
-/// chosen pipeline is row `*pipeline` (NONE when the file has none: a library file). False when errors were queued.
+/// Checks everything in the root file and what it uses. `module` is zeroed or empty (ir_init with module_ir); the caller
+/// frees it, also after errors. Its strings are its own (ir_str). On success the chosen pipeline is row `*pipeline` (NONE
+/// when the file has none: a library file). False when errors were queued.
 bool check_program(struct context *context, struct program_text *program, const struct check_options *options,
                    struct ir *module, uint32_t *pipeline);
 

@@ -6,9 +6,10 @@
 #include <string.h>
 
 static const char *const item_words[node_kind_count] = {
-    [NODE_CONST] = "constant", [NODE_DIM] = "dim",             [NODE_FORMAT] = "format",     [NODE_DEVICE] = "device",
-    [NODE_CLUSTER] = "cluster", [NODE_PLACEMENT] = "placement", [NODE_OP] = "operator",       [NODE_LAYER] = "layer",
-    [NODE_WEIGHTS] = "weights", [NODE_SCHEDULE] = "schedule",   [NODE_MONITOR] = "monitor",   [NODE_PIPELINE] = "pipeline",
+    [NODE_CONST] = "constant",    [NODE_DIM] = "dim",         [NODE_FORMAT] = "format",
+    [NODE_DEVICE] = "device",     [NODE_CLUSTER] = "cluster", [NODE_PLACEMENT] = "placement",
+    [NODE_OP] = "operator",       [NODE_LAYER] = "layer",     [NODE_WEIGHTS] = "weights map",
+    [NODE_SCHEDULE] = "schedule", [NODE_MONITOR] = "monitor", [NODE_PIPELINE] = "pipeline",
 };
 
 const char *item_word(uint16_t kind)
@@ -69,7 +70,8 @@ static struct symbol imported(struct checker *checker, uint32_t file, node_id im
         if (is_json(checker, node))
             return (struct symbol){.kind = SYMBOL_JSON, .node = import, .file = file};
         uint32_t target = import_target(checker->context, checker->program, file, import);
-        return target == NONE ? (struct symbol){0} : (struct symbol){.kind = SYMBOL_MODULE, .node = import, .file = target};
+        return target == NONE ? (struct symbol){0}
+                              : (struct symbol){.kind = SYMBOL_MODULE, .node = import, .file = target};
     }
     if (brings_all != whole || (!whole && !selects(checker, node, name)))
         return (struct symbol){0};
@@ -204,7 +206,8 @@ bool resolve_item(struct checker *checker, uint32_t file, node_id node, uint16_t
     struct path path;
     const char *wanted = item_word(kind);
     if (!path_of(checker, node, &path)) {
-        struct diag *diag = diag_error(checker->context, E0201, place_of(checker, node), "a %s is expected here", wanted);
+        struct diag *diag =
+            diag_error(checker->context, E0201, place_of(checker, node), "a %s is expected here", wanted);
         diag_label(checker->context, diag, "not a name");
         return false;
     }

@@ -19,7 +19,8 @@ static int phase_number(const char *name)
 }
 
 /// Engines and cost of an op's phase, or of an op without phases.
-static bool read_work(struct checker *checker, uint32_t file, node_id members, const char *owner, struct mod_phase *phase)
+static bool read_work(struct checker *checker, uint32_t file, node_id members, const char *owner,
+                      struct mod_phase *phase)
 {
     static const char *const names[] = {"flops", "bytes"};
     node_id flops = find_attribute(checker, members, "flops"), bytes = find_attribute(checker, members, "bytes");
@@ -66,7 +67,8 @@ static bool read_op(struct checker *checker, struct symbol item, struct mod_op *
         }
     }
     if (!count++)
-        fine = read_work(checker, item.file, members, context_printf(checker->context, "operator `%s`", name), &phases[0]);
+        fine =
+            read_work(checker, item.file, members, context_printf(checker->context, "operator `%s`", name), &phases[0]);
     else
         count--;
     row->phases = (struct rows){COUNT(checker->module, mod_phase), count};
@@ -82,7 +84,8 @@ uint32_t elaborate_op(struct checker *checker, struct symbol item)
     uint32_t row;
     if (memo_find(checker, item.node, &row))
         return row;
-    struct mod_op op = {.name = module_name(checker, node_of(checker, item.node)->text), .file = item.file, .node = item.node};
+    struct mod_op op = {
+        .name = module_name(checker, node_of(checker, item.node)->text), .file = item.file, .node = item.node};
     row = NONE;
     if (read_op(checker, item, &op)) {
         row = ADD(checker->module, mod_op);
@@ -165,9 +168,9 @@ static bool read_number(struct application *call, const struct scope *scope, con
     static const struct {
         const char *type;
         enum constant_kind kind;
-    } kinds[] = {{"int", CONSTANT_INTEGER},   {"f32", CONSTANT_FLOAT},    {"float", CONSTANT_FLOAT}, {"bool", CONSTANT_BOOL},
-                 {"ratio", CONSTANT_RATIO},   {"amount", CONSTANT_AMOUNT}, {"rate", CONSTANT_RATE},   {"time", CONSTANT_TIME},
-                 {"share", CONSTANT_SHARE}};
+    } kinds[] = {{"int", CONSTANT_INTEGER}, {"f32", CONSTANT_FLOAT},   {"float", CONSTANT_FLOAT},
+                 {"bool", CONSTANT_BOOL},   {"ratio", CONSTANT_RATIO}, {"amount", CONSTANT_AMOUNT},
+                 {"rate", CONSTANT_RATE},   {"time", CONSTANT_TIME},   {"share", CONSTANT_SHARE}};
     struct checker *checker = call->layer->checker;
     struct constant value;
     if (!evaluate(checker, scope, expression, &value))
@@ -176,18 +179,22 @@ static bool read_number(struct application *call, const struct scope *scope, con
         if (strcmp(kinds[i].type, type) != 0)
             continue;
         bool unlimited = value.kind == CONSTANT_FLOAT && isinf(value.number) && value.number > 0;
-        if (!(unlimited && kinds[i].kind == CONSTANT_RATIO) && !expect_kind(checker, name, expression, &value, kinds[i].kind))
+        if (!(unlimited && kinds[i].kind == CONSTANT_RATIO) &&
+            !expect_kind(checker, name, expression, &value, kinds[i].kind))
             return false;
         if (kinds[i].kind == CONSTANT_RATIO && value.number < 0) {
-            struct diag *diag = diag_error(checker->context, E0206, place_of(checker, expression), "`%s` is negative", name);
+            struct diag *diag =
+                diag_error(checker->context, E0206, place_of(checker, expression), "`%s` is negative", name);
             diag_label(checker->context, diag, "at least `0x`");
             return false;
         }
         arg->number = kinds[i].kind == CONSTANT_BOOL ? (double)value.integer : value.number;
-        return kinds[i].kind != CONSTANT_INTEGER || expect_range(checker, name, expression, value.integer, 1, INT32_MAX);
+        return kinds[i].kind != CONSTANT_INTEGER ||
+               expect_range(checker, name, expression, value.integer, 1, INT32_MAX);
     }
     return diag_error(checker->context, E0201, call->layer->checker->program->ast.nodes[call->op.node].name_span,
-                      "option `%s` has the unknown type `%s`", name, type), false;
+                      "option `%s` has the unknown type `%s`", name, type),
+           false;
 }
 
 static bool read_tensor_option(struct application *call, const struct scope *scope, const char *name, node_id type,
@@ -210,8 +217,9 @@ static bool read_tensor_option(struct application *call, const struct scope *sco
     uint32_t wanted = dtype_format(checker, dtype_f32);
     if (tensor->format != NONE && formats_meet(checker, tensor->format, wanted))
         return true;
-    struct diag *diag = diag_error(checker->context, E0203, place_of(checker, expression), "`%s` is f32, but `%s` is %s", name,
-                                   source_text(checker, place_of(checker, expression)), format_name(checker, tensor->format));
+    struct diag *diag =
+        diag_error(checker->context, E0203, place_of(checker, expression), "`%s` is f32, but `%s` is %s", name,
+                   source_text(checker, place_of(checker, expression)), format_name(checker, tensor->format));
     diag_label(checker->context, diag, "element types differ");
     return false;
 }
@@ -233,7 +241,8 @@ static bool read_option(struct application *call, node_id declaration, node_id n
     const char *name = name_text(checker, id), *type = type_word(checker, node->slot[1]);
     node_id given = given_option(call, id), type_node = node->slot[1];
     node_id expression = given ? node_of(checker, given)->slot[0] : node->slot[2];
-    *arg = (struct mod_arg){.name = module_name(checker, id), .value = NONE, .param = NONE, .format = NONE, .given = given != 0};
+    *arg = (struct mod_arg){
+        .name = module_name(checker, id), .value = NONE, .param = NONE, .format = NONE, .given = given != 0};
     if (!expression) {
         struct diag *diag = diag_error(checker->context, E0107, place_of(checker, call->call), "`%s` needs `%s`",
                                        name_text(checker, node_of(checker, call->op.node)->text), name);
@@ -253,7 +262,8 @@ static bool read_option(struct application *call, node_id declaration, node_id n
     return read_number(call, &scope, name, type, expression, arg);
 }
 
-static const struct mod_arg *find_arg(const struct checker *checker, const struct mod_arg *args, uint32_t count, const char *name)
+static const struct mod_arg *find_arg(const struct checker *checker, const struct mod_arg *args, uint32_t count,
+                                      const char *name)
 {
     for (uint32_t i = 0; i < count; i++)
         if (!strcmp(ir_text(checker->module, args[i].name), name))
@@ -275,8 +285,9 @@ static bool check_router(struct application *call, const struct mod_arg *args, u
     node_id group_k_node = given_option(call, intern(checker->context, "group_k"));
     int64_t e = experts->dim.value, g = (int64_t)groups->number;
     if (groups_node && e % g) {
-        struct diag *diag = diag_error(checker->context, E0206, place_of(checker, node_of(checker, groups_node)->slot[0]),
-                                       "%lld experts do not divide into %lld groups", (long long)e, (long long)g);
+        struct diag *diag =
+            diag_error(checker->context, E0206, place_of(checker, node_of(checker, groups_node)->slot[0]),
+                       "%lld experts do not divide into %lld groups", (long long)e, (long long)g);
         diag_label(checker->context, diag, "%lld left over", (long long)(e % g));
         return false;
     }

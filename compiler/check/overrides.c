@@ -104,13 +104,15 @@ static bool load_schedules(struct checker *checker, struct program_text *program
 
 static bool override_schedule(struct checker *checker, struct program_text *program, const char *text)
 {
-    node_id item = parse_option(checker, program, "--schedule", context_printf(checker->context, "pipeline p { use %s; }", text));
+    node_id item =
+        parse_option(checker, program, "--schedule", context_printf(checker->context, "pipeline p { use %s; }", text));
     node_id use = item && node_of(checker, item)->kind == NODE_PIPELINE ? node_of(checker, item)->slot[0] : 0;
     if (!item)
         return false;
-    if (!use || node_of(checker, use)->kind != NODE_USE || node_of(checker, use)->next || node_of(checker, use)->slot[2] ||
-        node_of(checker, item)->next) {
-        struct diag *diag = diag_error(checker->context, E0003, place_of(checker, item), "`%s` is not one schedule", text);
+    if (!use || node_of(checker, use)->kind != NODE_USE || node_of(checker, use)->next ||
+        node_of(checker, use)->slot[2] || node_of(checker, item)->next) {
+        struct diag *diag =
+            diag_error(checker->context, E0003, place_of(checker, item), "`%s` is not one schedule", text);
         diag_label(checker->context, diag, "expected as in `ladder(n: 4)`");
         return false;
     }
@@ -147,8 +149,9 @@ bool override_ranks(struct checker *checker, struct program_text *program, struc
         axes++;
     }
     if (axes != 1) {
-        struct diag *diag = diag_error(checker->context, E0501, span, "cluster `%s` has %u axes, only one can be resized",
-                                       name_text(checker, node_of(checker, cluster.node)->text), axes);
+        struct diag *diag =
+            diag_error(checker->context, E0501, span, "cluster `%s` has %u axes, only one can be resized",
+                       name_text(checker, node_of(checker, cluster.node)->text), axes);
         diag_label(checker->context, diag, "of which axis?");
         diag_label_at(checker->context, diag, name_place(checker, cluster.node), "defined here");
         return false;

@@ -56,8 +56,8 @@ static bool read_target(struct checker *checker, node_id value, struct mod_pipel
         return read_architectures(checker, value, row);
     if (callee == value)
         return true;
-    struct diag *diag = diag_error(checker->context, E0205, place_of(checker, value), "`%s` takes no arguments",
-                                   target_words[target]);
+    struct diag *diag =
+        diag_error(checker->context, E0205, place_of(checker, value), "`%s` takes no arguments", target_words[target]);
     diag_label(checker->context, diag, "none expected");
     return false;
 }
@@ -112,8 +112,10 @@ static bool read_layers(struct checker *checker, struct symbol item, struct mod_
             return false;
         }
         if (!read_attributes(checker, item.file, record->slot[0], table, 2, record->span, "`layers`", values) ||
-            !expect_range(checker, "first", node_of(checker, values[0].node)->slot[0], values[0].value.integer, 0, 65536) ||
-            !expect_range(checker, "count", node_of(checker, values[1].node)->slot[0], values[1].value.integer, 1, 65536))
+            !expect_range(checker, "first", node_of(checker, values[0].node)->slot[0], values[0].value.integer, 0,
+                          65536) ||
+            !expect_range(checker, "count", node_of(checker, values[1].node)->slot[0], values[1].value.integer, 1,
+                          65536))
             return false;
         row->first_layer = values[0].value.integer;
         row->repeat = values[1].value.integer;
@@ -138,14 +140,16 @@ static bool check_repeat(struct checker *checker, struct symbol item, const stru
     place = place ? place : find_attribute(checker, members, "layers");
     struct diag *diag = diag_error(checker->context, E0204, statement_place(checker, place),
                                    "layer `%s` cannot follow itself", ir_text(checker->module, layer->name));
-    diag_label(checker->context, diag, "its result is %s of width %lld, its input %s of width %lld", dtype_words[output->dtype],
-               (long long)output->width, dtype_words[input->dtype], (long long)input->width);
+    diag_label(checker->context, diag, "its result is %s of width %lld, its input %s of width %lld",
+               dtype_words[output->dtype], (long long)output->width, dtype_words[input->dtype],
+               (long long)input->width);
     return false;
 }
 
 static bool report_weights(struct checker *checker, node_id value)
 {
-    struct diag *diag = diag_error(checker->context, E0201, place_of(checker, value), "`weights` is a map of a checkpoint");
+    struct diag *diag =
+        diag_error(checker->context, E0201, place_of(checker, value), "`weights` is a map of a checkpoint");
     diag_label(checker->context, diag, "expected as in `map(safetensors(\"folder\"))` or `random`");
     return false;
 }
@@ -177,8 +181,9 @@ static bool read_weights_source(struct checker *checker, struct symbol item, nod
         ir_str(checker->module, checker->options->deployed ? written : relative_path(checker, item.file, written));
     if (ROW(checker->module, mod_weights, row->weights)->layer == row->layer)
         return true;
-    struct diag *diag = diag_error(checker->context, E0601, place_of(checker, node->slot[0]), "weights `%s` is for another layer",
-                                   source_text(checker, place_of(checker, node->slot[0])));
+    struct diag *diag =
+        diag_error(checker->context, E0601, place_of(checker, node->slot[0]), "weights `%s` is for another layer",
+                   source_text(checker, place_of(checker, node->slot[0])));
     diag_label(checker->context, diag, "not for this pipeline's layer");
     diag_label_at(checker->context, diag, place_of(checker, node_of(checker, map.node)->slot[0]), "for this one");
     return false;
@@ -210,9 +215,10 @@ static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *laye
     for (uint32_t i = 0; i < layer->params.count; i++) {
         const struct mod_param *param = ROW(checker->module, mod_param, layer->params.first + i);
         if (is_unbuilt_format(checker, param->format))
-            report_unbuilt(checker, place_of(checker, param->node),
-                           context_printf(checker->context, "parameters of `%s` are not built yet",
-                                          ir_text(checker->module, ROW(checker->module, mod_format, param->format)->name)));
+            report_unbuilt(
+                checker, place_of(checker, param->node),
+                context_printf(checker->context, "parameters of `%s` are not built yet",
+                               ir_text(checker->module, ROW(checker->module, mod_format, param->format)->name)));
     }
     for (uint32_t s = 0; s < layer->stages.count; s++) {
         const struct mod_stage *stage = ROW(checker->module, mod_stage, layer->stages.first + s);
@@ -222,7 +228,8 @@ static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *laye
             if (is_unbuilt_format(checker, arg->format))
                 report_unbuilt(checker, argument_place(checker, stage, name), "this wire format is not built yet");
             if (!strcmp(name, "via") && strcmp(ir_text(checker->module, arg->choice), "direct") != 0)
-                report_unbuilt(checker, argument_place(checker, stage, name), "sending through an axis is not built yet");
+                report_unbuilt(checker, argument_place(checker, stage, name),
+                               "sending through an axis is not built yet");
         }
     }
     return checker->context->error_count == before;
@@ -256,8 +263,9 @@ static bool check_place(struct checker *checker, struct symbol item, const struc
     const struct mod_layer *layer = ROW(checker->module, mod_layer, row->layer);
     int64_t experts = layer_experts(checker, layer);
     if (placement->cluster != row->cluster) {
-        struct diag *diag = diag_error(checker->context, E0501, place_of(checker, value),
-                                       "placement `%s` is on another cluster", ir_text(checker->module, placement->name));
+        struct diag *diag =
+            diag_error(checker->context, E0501, place_of(checker, value), "placement `%s` is on another cluster",
+                       ir_text(checker->module, placement->name));
         diag_label(checker->context, diag, "on `%s`",
                    ir_text(checker->module, ROW(checker->module, mod_cluster, placement->cluster)->name));
         return false;
@@ -312,8 +320,10 @@ static bool refuse_watch(struct checker *checker, struct symbol item)
 
 static bool read_pipeline(struct checker *checker, struct symbol item, struct mod_pipeline *row)
 {
-    static const char *const names[] = {"layer", "repeat", "layers", "cluster", "placement", "target", "weights", "monitor"};
-    const char *owner = context_printf(checker->context, "pipeline `%s`", name_text(checker, node_of(checker, item.node)->text));
+    static const char *const names[] = {"layer",     "repeat", "layers",  "cluster",
+                                        "placement", "target", "weights", "monitor"};
+    const char *owner =
+        context_printf(checker->context, "pipeline `%s`", name_text(checker, node_of(checker, item.node)->text));
     struct symbol layer = {0};
     bool fine = check_attributes(checker, node_of(checker, item.node)->slot[0], names, 8, owner);
     bool parts = read_parts(checker, item, row, &layer);

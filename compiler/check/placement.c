@@ -39,15 +39,17 @@ static void report_uneven(struct checker *checker, const struct mod_cluster *clu
         struct span axis = name_place(checker, id);
         axis.end = statement_place(checker, id).end;
         const char *product = axes_product(checker, cluster);
+        bool resized = place_of(checker, node_of(checker, id)->slot[0]).file != axis.file;
         if (cluster->axes.count > 1)
             diag_label_at(context, diag, axis, "%s = %lld %s", product, (long long)ranks, many);
         else
-            diag_label_at(context, diag, axis, "%s %s", product, many);
+            diag_label_at(context, diag, axis, "%s %s%s", product, many, resized ? ", by `--ranks`" : "");
         break;
     }
     diag_note(context, diag, "without `balance: even` every %s holds equally many expert slots", one);
     diag_help(context, diag, "%lld spare slot%s for hot experts make%s it %lld = %lld x %lld", (long long)spare,
-              spare == 1 ? "" : "s", spare == 1 ? "s" : "", (long long)(experts + spare), (long long)ranks, (long long)share);
+              spare == 1 ? "" : "s", spare == 1 ? "s" : "", (long long)(experts + spare), (long long)ranks,
+              (long long)share);
     const struct source_file *file = &context->files[span.file];
     uint32_t end = span.end;
     while (end < file->size && file->text[end] != ';')
@@ -86,7 +88,8 @@ static bool check_axes(struct checker *checker, const struct mod_cluster *cluste
         named++;
     }
     if (fine && named < cluster->axes.count) {
-        report_unbuilt(checker, statement_place(checker, place), "placing experts over some axes of a cluster is not built yet");
+        report_unbuilt(checker, statement_place(checker, place),
+                       "placing experts over some axes of a cluster is not built yet");
         return false;
     }
     return fine;
@@ -177,14 +180,16 @@ static bool read_placement(struct checker *checker, struct symbol item, struct m
         if (node_of(checker, id)->kind != NODE_PLACE)
             continue;
         if (place) {
-            report_twice(checker, "the place of", source_text(checker, place_of(checker, node_of(checker, id)->slot[0])),
+            report_twice(checker, "the place of",
+                         source_text(checker, place_of(checker, node_of(checker, id)->slot[0])),
                          statement_place(checker, id), statement_place(checker, place));
             return false;
         }
         place = id;
     }
     if (!place) {
-        struct diag *diag = diag_error(checker->context, E0107, name_place(checker, item.node), "%s places nothing", owner);
+        struct diag *diag =
+            diag_error(checker->context, E0107, name_place(checker, item.node), "%s places nothing", owner);
         diag_label(checker->context, diag, "expected as in `place experts over rank;`");
         return false;
     }

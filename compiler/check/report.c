@@ -6,7 +6,8 @@
 
 void names_add(struct checker *checker, struct names *names, const char *name)
 {
-    names->items = context_grow(checker->context, names->items, &names->capacity, names->count + 1, sizeof *names->items);
+    names->items =
+        context_grow(checker->context, names->items, &names->capacity, names->count + 1, sizeof *names->items);
     names->items[names->count++] = name;
 }
 

@@ -17,14 +17,15 @@ struct name_list {
 struct schedule_scope {
     struct checker *checker;
     struct symbol item;
-    struct symbol layer;        // the layer it is for; node 0: any with `stages`
+    struct symbol layer; // the layer it is for; node 0: any with `stages`
     node_id stages;
-    struct name_list values;    // knobs, lets, indices
+    struct name_list values; // knobs, lets, indices
     struct name_list streams;
     bool fine;
 };
 
-static void add_named(struct schedule_scope *scope, struct name_list *list, str_id name, struct span span, const char *what)
+static void add_named(struct schedule_scope *scope, struct name_list *list, str_id name, struct span span,
+                      const char *what)
 {
     struct checker *checker = scope->checker;
     for (uint32_t i = 0; i < list->count; i++) {
@@ -76,11 +77,12 @@ static void report_stage(struct schedule_scope *scope, str_id name, struct span 
     struct names candidates = {0};
     node_id owner = scope->layer.node ? scope->layer.node : scope->item.node;
     stage_names(scope, &candidates);
-    struct diag *diag = diag_error(checker->context, E0101, span, "%s `%s` has no stage `%s`",
-                                   scope->layer.node ? "layer" : "schedule",
-                                   name_text(checker, node_of(checker, owner)->text), name_text(checker, name));
+    struct diag *diag =
+        diag_error(checker->context, E0101, span, "%s `%s` has no stage `%s`", scope->layer.node ? "layer" : "schedule",
+                   name_text(checker, node_of(checker, owner)->text), name_text(checker, name));
     diag_label(checker->context, diag, "unknown stage");
-    diag_note_at(checker->context, diag, place_of(checker, owner), "its stages are %s", names_join(checker, &candidates));
+    diag_note_at(checker->context, diag, place_of(checker, owner), "its stages are %s",
+                 names_join(checker, &candidates));
     suggest(checker, diag, "stage", name_text(checker, name), span, &candidates);
     scope->fine = false;
 }

@@ -99,7 +99,8 @@ static bool check_fit(struct checker *checker, node_id use, struct symbol schedu
 {
     const struct ast_node *node = node_of(checker, schedule.node);
     struct span span = place_of(checker, node_of(checker, use)->slot[0]);
-    const char *name = name_text(checker, node->text), *layer_name = name_text(checker, node_of(checker, layer.node)->text);
+    const char *name = name_text(checker, node->text),
+               *layer_name = name_text(checker, node_of(checker, layer.node)->text);
     if (!node->flag) {
         struct symbol own;
         if (!resolve_item(checker, schedule.file, node->slot[1], NODE_LAYER, &own))
@@ -116,10 +117,12 @@ static bool check_fit(struct checker *checker, node_id use, struct symbol schedu
         str_id stage = node_of(checker, id)->text;
         if (has_stage(checker, layer.node, stage))
             continue;
-        struct diag *diag = diag_error(checker->context, E0311, span, "schedule `%s` needs a stage `%s`, layer `%s` has none",
-                                       name, name_text(checker, stage), layer_name);
+        struct diag *diag =
+            diag_error(checker->context, E0311, span, "schedule `%s` needs a stage `%s`, layer `%s` has none", name,
+                       name_text(checker, stage), layer_name);
         diag_label(checker->context, diag, "does not fit this layer");
-        diag_note_at(checker->context, diag, place_of(checker, schedule.node), "it fits layers that have all of its stages");
+        diag_note_at(checker->context, diag, place_of(checker, schedule.node),
+                     "it fits layers that have all of its stages");
         return false;
     }
     return true;
@@ -139,9 +142,10 @@ static void report_knob(struct checker *checker, node_id argument, const char *s
     const char *name = name_text(checker, node_of(checker, argument)->text);
     struct names candidates = {0};
     for (uint32_t i = 0; i < count; i++)
-        names_add(checker, &candidates, context_printf(checker->context, "%s", ir_text(checker->module, knobs[i].name)));
-    struct diag *diag = diag_error(checker->context, E0106, name_place(checker, argument), "schedule `%s` has no knob `%s`",
-                                   schedule, name);
+        names_add(checker, &candidates,
+                  context_printf(checker->context, "%s", ir_text(checker->module, knobs[i].name)));
+    struct diag *diag = diag_error(checker->context, E0106, name_place(checker, argument),
+                                   "schedule `%s` has no knob `%s`", schedule, name);
     diag_label(checker->context, diag, "unknown knob");
     if (count)
         diag_note(checker->context, diag, "its knobs are %s", names_join(checker, &candidates));
@@ -191,7 +195,8 @@ static bool find_schedule(struct checker *checker, uint32_t scope_file, node_id 
     if (use != checker->override_use || !path_of(checker, name, &path) || path.count != 1 ||
         resolve(checker, scope_file, &path, NODE_SCHEDULE, true).kind)
         return resolve_item(checker, scope_file, name, NODE_SCHEDULE, schedule);
-    for (uint32_t i = checker->program->unit_count; i-- > 0;) { // the command line looks further: imports, then std.schedules
+    for (uint32_t i = checker->program->unit_count;
+         i-- > 0;) { // the command line looks further: imports, then std.schedules
         uint32_t file = checker->program->units[i].file;
         struct symbol symbol = resolve(checker, file, &path, NODE_SCHEDULE, true);
         if (symbol.kind == SYMBOL_ITEM && node_of(checker, symbol.node)->kind == NODE_SCHEDULE) {

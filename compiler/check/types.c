@@ -79,7 +79,8 @@ static struct linear linear_form(struct application *call, node_id expression)
         return (struct linear){.fine = true, .factor = 1, .variable = node->text};
     }
     if (node->kind == NODE_BINARY)
-        return combine(name_text(checker, node->text), linear_form(call, node->slot[0]), linear_form(call, node->slot[1]));
+        return combine(name_text(checker, node->text), linear_form(call, node->slot[0]),
+                       linear_form(call, node->slot[1]));
     return (struct linear){0};
 }
 
@@ -149,8 +150,8 @@ static const char *origins(struct application *call, node_id expression, const c
                           name_text(checker, node->text), known->dim.text, *text ? "" : " comes", known->source);
 }
 
-static void suggest_swap(struct checker *checker, struct diag *diag, const struct tensor *tensor, const struct dim *expected,
-                         const bool *wrong)
+static void suggest_swap(struct checker *checker, struct diag *diag, const struct tensor *tensor,
+                         const struct dim *expected, const bool *wrong)
 {
     int32_t first = -1, last = -1;
     uint32_t count = 0;
@@ -167,8 +168,9 @@ static void suggest_swap(struct checker *checker, struct diag *diag, const struc
     const char *format = source_text(checker, tensor->declared);
     const char *bracket = strchr(format, '[');
     const char *which = (uint32_t)last == tensor->dim_count - 1 && last == first + 1 ? "the last two dimensions"
-                        : first == 0 && last == 1                                    ? "the first two dimensions"
-                        : context_printf(checker->context, "dimensions %d and %d", first + 1, last + 1);
+                        : first == 0 && last == 1
+                            ? "the first two dimensions"
+                            : context_printf(checker->context, "dimensions %d and %d", first + 1, last + 1);
     diag_help(checker->context, diag, "swap %s", which);
     fix_in_column(checker, diag, tensor->declared,
                   context_printf(checker->context, "%.*s%s", bracket ? (int)(bracket - format) : 0, format,
@@ -191,12 +193,14 @@ static void report_shape(struct application *call, node_id type, const struct te
         if (count < MAX_DIMS)
             expected[count++] = (struct dim){.text = substitute(call, id)};
     }
-    struct diag *diag = diag_error(context, E0204, place_of(checker, expression), "`%s` has the wrong shape for `%s`", name, op);
+    struct diag *diag =
+        diag_error(context, E0204, place_of(checker, expression), "`%s` has the wrong shape for `%s`", name, op);
     diag_label(context, diag, "expected %s, found %s", dims_text(checker, expected, count),
                dims_text(checker, tensor->dims, tensor->dim_count));
     diag_label_at(context, diag, tensor->declared, tensor->is_declared ? "declared here" : "made here");
     diag_note_at(context, diag, place_of(checker, call->op.node), "`%s` is declared with %s: %s%s", op,
-                 name_text(checker, node_of(checker, declared)->text), source_text(checker, place_of(checker, type)), sources);
+                 name_text(checker, node_of(checker, declared)->text), source_text(checker, place_of(checker, type)),
+                 sources);
     if (count == tensor->dim_count)
         suggest_swap(checker, diag, tensor, expected, wrong);
 }
@@ -223,21 +227,26 @@ static bool unify_experts(struct application *call, const struct tensor *tensor,
     return false;
 }
 
-bool unify_tensor(struct application *call, node_id type, const struct tensor *tensor, node_id expression, node_id declared)
+bool unify_tensor(struct application *call, node_id type, const struct tensor *tensor, node_id expression,
+                  node_id declared)
 {
     const struct checker *checker = call->layer->checker;
     bool wrong[MAX_DIMS] = {0}, fine = unify_experts(call, tensor, expression);
     uint32_t count = 0;
     if (!fine)
         return false;
-    EACH_NODE(&checker->program->ast, id, node_of(checker, type)->slot[1]) {
-        if (count < tensor->dim_count) {
-            wrong[count] = !unify_dim(call, id, &tensor->dims[count], source_text(checker, place_of(checker, expression)));
-            fine = fine && !wrong[count];
-        }
+    EACH_NODE(&checker->program->ast, id, node_of(checker, type)->slot[1])
         count++;
+    if (count != tensor->dim_count) {
+        report_shape(call, type, tensor, expression, declared, wrong);
+        return false;
     }
-    if (fine && count == tensor->dim_count)
+    count = 0;
+    EACH_NODE(&checker->program->ast, id, node_of(checker, type)->slot[1]) {
+        wrong[count] = !unify_dim(call, id, &tensor->dims[count], source_text(checker, place_of(checker, expression)));
+        fine = fine && !wrong[count++];
+    }
+    if (fine)
         return true;
     report_shape(call, type, tensor, expression, declared, wrong);
     return false;
@@ -258,9 +267,10 @@ static bool check_kind(struct application *call, node_id param, const struct ten
     bool any = !strcmp(word, "any") && tensor->kind == value_kind_routed;
     if (any || tensor->kind == wanted)
         return true;
-    struct diag *diag = diag_error(checker->context, E0201, place_of(checker, expression), "`%s` is %s, but `%s` takes %s here",
-                                   source_text(checker, place_of(checker, expression)), kind_word(tensor->kind),
-                                   name_text(checker, node_of(checker, call->op.node)->text), kind_word(wanted));
+    struct diag *diag =
+        diag_error(checker->context, E0201, place_of(checker, expression), "`%s` is %s, but `%s` takes %s here",
+                   source_text(checker, place_of(checker, expression)), kind_word(tensor->kind),
+                   name_text(checker, node_of(checker, call->op.node)->text), kind_word(wanted));
     diag_label(checker->context, diag, "expected %s", source_text(checker, place_of(checker, param)));
     diag_label_at(checker->context, diag, tensor->declared, tensor->is_declared ? "declared here" : "made here");
     return false;
@@ -299,8 +309,8 @@ bool unify_arguments(struct application *call)
     for (uint32_t i = 0; i < call->param_count; i++)
         fine = check_kind(call, call->params[i], call->tensors[i], call->given[i]) && fine;
     for (uint32_t i = 0; i < call->param_count && fine; i++)
-        fine = unify_tensor(call, node_of(call->layer->checker, call->params[i])->slot[0], call->tensors[i], call->given[i],
-                            call->params[i]);
+        fine = unify_tensor(call, node_of(call->layer->checker, call->params[i])->slot[0], call->tensors[i],
+                            call->given[i], call->params[i]);
     for (uint32_t i = 1; i < call->param_count && fine; i++)
         fine = check_elements(call, call->params[i], call->tensors[i], call->given[i]);
     return fine;
@@ -314,7 +324,9 @@ bool make_result(struct application *call, struct tensor *result)
     const struct tensor *first = call->tensors[0];
     struct variable *experts = find_variable(call, intern(checker->context, "e"));
     result->format = first->format;
-    result->kind = !strcmp(word, "routes") ? value_kind_routes : !strcmp(word, "routed") ? value_kind_routed : value_kind_plain;
+    result->kind = !strcmp(word, "routes")   ? value_kind_routes
+                   : !strcmp(word, "routed") ? value_kind_routed
+                                             : value_kind_plain;
     for (uint32_t i = dtype_none + 1; i < dtype_words_count; i++)
         if (!strcmp(word, dtype_words[i]))
             result->format = dtype_format(checker, (enum dtype)i);
@@ -328,7 +340,9 @@ bool make_result(struct application *call, struct tensor *result)
         else if (node->kind == NODE_NAME)
             dim = (struct dim){.owner = call->stage, .text = "rows"};
         else if (!form.fine || form.variable)
-            return diag_error(checker->context, E0202, place_of(checker, id), "this size does not follow from the arguments"), false;
+            return diag_error(checker->context, E0202, place_of(checker, id),
+                              "this size does not follow from the arguments"),
+                   false;
         if (result->dim_count < MAX_DIMS)
             result->dims[result->dim_count++] = dim;
     }

@@ -79,7 +79,8 @@ static void help_unit(struct checker *checker, struct diag *diag, node_id expres
     if (kind == CONSTANT_RATE && value->kind == CONSTANT_AMOUNT && node == NODE_QUANTITY) {
         diag_help(checker->context, diag, "add the time");
         fix_in_column(checker, diag, span, context_printf(checker->context, "%s/s", source));
-    } else if (kind == CONSTANT_AMOUNT && value->kind == CONSTANT_RATE && length > 2 && !strcmp(source + length - 2, "/s")) {
+    } else if (kind == CONSTANT_AMOUNT && value->kind == CONSTANT_RATE && length > 2 &&
+               !strcmp(source + length - 2, "/s")) {
         diag_help(checker->context, diag, "leave out the time");
         diag_fix(checker->context, diag, span, context_printf(checker->context, "%.*s", (int)length - 2, source));
     } else if (kind == CONSTANT_RATIO && (node == NODE_INT || node == NODE_FLOAT)) {
@@ -101,8 +102,8 @@ bool expect_kind(struct checker *checker, const char *name, node_id expression, 
     if (units && !has_unit(value->kind))
         found = "a plain number";
     const char *wanted = kinds[kind].phrase;
-    struct diag *diag = diag_error(checker->context, units ? E0207 : E0201, span, "`%s` is %s, but `%s` is %s", name, wanted,
-                                   source_text(checker, span), found);
+    struct diag *diag = diag_error(checker->context, units ? E0207 : E0201, span, "`%s` is %s, but `%s` is %s", name,
+                                   wanted, source_text(checker, span), found);
     if (units)
         diag_label(checker->context, diag, "%s, expected %s", kinds[value->kind].unit, kinds[kind].unit);
     else
@@ -117,12 +118,13 @@ bool evaluate_as(struct checker *checker, const struct scope *scope, const char 
     return evaluate(checker, scope, expression, value) && expect_kind(checker, name, expression, value, kind);
 }
 
-bool expect_range(struct checker *checker, const char *name, node_id expression, int64_t value, int64_t low, int64_t high)
+bool expect_range(struct checker *checker, const char *name, node_id expression, int64_t value, int64_t low,
+                  int64_t high)
 {
     if (value >= low && value <= high)
         return true;
-    struct diag *diag = diag_error(checker->context, E0206, place_of(checker, expression), "`%s` is %lld, out of range", name,
-                                   (long long)value);
+    struct diag *diag = diag_error(checker->context, E0206, place_of(checker, expression), "`%s` is %lld, out of range",
+                                   name, (long long)value);
     if (high == INT64_MAX)
         diag_label(checker->context, diag, "at least %lld", (long long)low);
     else

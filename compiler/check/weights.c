@@ -38,8 +38,8 @@ static bool check_pattern(struct checker *checker, node_id string, const char *t
         if (strcmp(name, known[0]) != 0 && strcmp(name, known[1]) != 0) {
             const char *nearest = nearest_name(name, known, 2);
             const char *label = nearest ? context_printf(checker->context, "`{%s}`?", nearest) : "unknown placeholder";
-            return report_pattern(checker, string,
-                                  context_printf(checker->context, "unknown placeholder `{%s}`", name), label);
+            return report_pattern(checker, string, context_printf(checker->context, "unknown placeholder `{%s}`", name),
+                                  label);
         }
         at = end;
     }
@@ -59,7 +59,8 @@ static bool read_string(struct checker *checker, node_id expression, struct entr
 }
 
 /// The arguments of a call without names, at most `most`; a named one is only `suffix` of `scaled`.
-static uint32_t call_arguments(struct checker *checker, node_id call, node_id *arguments, uint32_t most, node_id *suffix)
+static uint32_t call_arguments(struct checker *checker, node_id call, node_id *arguments, uint32_t most,
+                               node_id *suffix)
 {
     uint32_t count = 0;
     EACH_NODE(&checker->program->ast, id, node_of(checker, call)->slot[1]) {
@@ -68,7 +69,8 @@ static uint32_t call_arguments(struct checker *checker, node_id call, node_id *a
         if (node->text && suffix && !strcmp(name, "suffix")) {
             *suffix = node->slot[0];
         } else if (node->text) {
-            struct diag *diag = diag_error(checker->context, E0106, name_place(checker, id), "there is no argument `%s` here", name);
+            struct diag *diag =
+                diag_error(checker->context, E0106, name_place(checker, id), "there is no argument `%s` here", name);
             diag_label(checker->context, diag, "unknown argument");
             return 0;
         } else {
@@ -80,27 +82,31 @@ static uint32_t call_arguments(struct checker *checker, node_id call, node_id *a
     return count;
 }
 
-static bool read_source(struct checker *checker, node_id expression, struct entry *entry, const struct mod_format *format);
+static bool read_source(struct checker *checker, node_id expression, struct entry *entry,
+                        const struct mod_format *format);
 
 static bool read_call(struct checker *checker, node_id call, struct entry *entry, const struct mod_format *format)
 {
     static const char *const words[] = {"concat", "interleaved", "transpose", "scaled"};
     struct context *context = checker->context;
     node_id callee = node_of(checker, call)->slot[0], arguments[MAX_PATTERNS] = {0}, suffix = 0;
-    const char *name = node_of(checker, callee)->kind == NODE_NAME ? name_text(checker, node_of(checker, callee)->text) : "";
+    const char *name =
+        node_of(checker, callee)->kind == NODE_NAME ? name_text(checker, node_of(checker, callee)->text) : "";
     uint32_t which = 0;
     while (which < 4 && strcmp(words[which], name) != 0)
         which++;
     if (which == 4) {
         struct names candidates = {.items = (const char **)(uintptr_t)words, .count = 4};
-        report_unknown(checker, "layout", source_text(checker, place_of(checker, callee)), place_of(checker, callee), &candidates);
+        report_unknown(checker, "layout", source_text(checker, place_of(checker, callee)), place_of(checker, callee),
+                       &candidates);
         return false;
     }
     uint32_t wanted = which == 0 ? 2 : 1;
     uint32_t found = call_arguments(checker, call, arguments, MAX_PATTERNS, which == 3 ? &suffix : NULL);
     if (found != wanted) {
-        struct diag *diag = diag_error(context, E0205, place_of(checker, call), "`%s` takes %u tensor%s, but is given %u", name,
-                                       wanted, wanted == 1 ? "" : "s", found);
+        struct diag *diag =
+            diag_error(context, E0205, place_of(checker, call), "`%s` takes %u tensor%s, but is given %u", name, wanted,
+                       wanted == 1 ? "" : "s", found);
         diag_label(context, diag, "expected %u", wanted);
         return false;
     }
@@ -125,7 +131,8 @@ static bool read_call(struct checker *checker, node_id call, struct entry *entry
     return read_source(checker, arguments[0], entry, format);
 }
 
-static bool read_source(struct checker *checker, node_id expression, struct entry *entry, const struct mod_format *format)
+static bool read_source(struct checker *checker, node_id expression, struct entry *entry,
+                        const struct mod_format *format)
 {
     if (node_of(checker, expression)->kind == NODE_CALL)
         return read_call(checker, expression, entry, format);
@@ -140,7 +147,8 @@ static uint32_t find_param(const struct checker *checker, const struct mod_layer
     return NONE;
 }
 
-static void report_param(struct checker *checker, node_id attribute, const struct mod_layer *layer, const char *layer_name)
+static void report_param(struct checker *checker, node_id attribute, const struct mod_layer *layer,
+                         const char *layer_name)
 {
     struct names candidates = {0};
     const char *name = name_text(checker, node_of(checker, attribute)->text);
@@ -148,10 +156,11 @@ static void report_param(struct checker *checker, node_id attribute, const struc
         str_id param = ROW(checker->module, mod_param, layer->params.first + i)->name;
         names_add(checker, &candidates, context_printf(checker->context, "%s", ir_text(checker->module, param)));
     }
-    struct diag *diag = diag_error(checker->context, E0601, name_place(checker, attribute), "layer `%s` has no parameter `%s`",
-                                   layer_name, name);
+    struct diag *diag = diag_error(checker->context, E0601, name_place(checker, attribute),
+                                   "layer `%s` has no parameter `%s`", layer_name, name);
     diag_label(checker->context, diag, "unknown parameter");
-    diag_note_at(checker->context, diag, place_of(checker, layer->node), "its parameters are %s", names_join(checker, &candidates));
+    diag_note_at(checker->context, diag, place_of(checker, layer->node), "its parameters are %s",
+                 names_join(checker, &candidates));
     suggest(checker, diag, "parameter", name, name_place(checker, attribute), &candidates);
 }
 
@@ -164,7 +173,8 @@ static bool check_complete(struct checker *checker, struct symbol item, const st
         const char *name = ir_text(checker->module, param->name);
         if (param->has_default || find_attribute(checker, members, name))
             continue;
-        struct diag *diag = diag_error(checker->context, E0601, name_place(checker, item.node), "parameter `%s` is not mapped", name);
+        struct diag *diag =
+            diag_error(checker->context, E0601, name_place(checker, item.node), "parameter `%s` is not mapped", name);
         diag_label(checker->context, diag, "no entry for it");
         diag_label_at(checker->context, diag, name_place(checker, param->node), "declared here, without a default");
         fine = false;
@@ -228,8 +238,8 @@ uint32_t elaborate_weights(struct checker *checker, struct symbol item)
     uint32_t row;
     if (memo_find(checker, item.node, &row))
         return row;
-    struct mod_weights weights = {.name = module_name(checker, node_of(checker, item.node)->text), .layer = NONE,
-                                  .node = item.node};
+    struct mod_weights weights = {
+        .name = module_name(checker, node_of(checker, item.node)->text), .layer = NONE, .node = item.node};
     row = NONE;
     if (read_weights(checker, item, &weights)) {
         row = ADD(checker->module, mod_weights);

@@ -165,7 +165,7 @@ static void set_cost(const struct builder *b, const struct mod_stage *stage, con
 
 static uint32_t add_value(const struct builder *b, const char *name, const struct mod_value *like, uint32_t kind)
 {
-    uint32_t row = ADD(b->graph, graph_value);
+    uint32_t row = NEW_ROW(b->context, b->graph, graph_value);
     str_id text = ir_str(b->graph, name);
     struct graph_value *value = ROW(b->graph, graph_value, row);
     value->name = text;
@@ -181,7 +181,7 @@ static void add_use(const struct builder *b, struct rows *rows, uint32_t value)
     for (uint32_t i = 0; i < rows->count; i++)
         if (ROW(b->graph, graph_use, rows->first + i)->value == value)
             return;
-    uint32_t row = ADD(b->graph, graph_use);
+    uint32_t row = NEW_ROW(b->context, b->graph, graph_use);
     ROW(b->graph, graph_use, row)->value = value;
     if (rows->count++ == 0)
         rows->first = row;
@@ -236,7 +236,7 @@ static void add_task(const struct builder *b, const struct mod_stage *stage, uin
     uint32_t written = make_value(b, stage, rule->writes, inner);
     add_use(b, &task.writes, written);
     set_cost(b, stage, rule, &task);
-    uint32_t row = ADD(b->graph, graph_task);
+    uint32_t row = NEW_ROW(b->context, b->graph, graph_task);
     *ROW(b->graph, graph_task, row) = task;
     ROW(b->graph, graph_value, written)->task = row;
 }
@@ -310,13 +310,15 @@ bool build_graph(struct context *context, const struct program_text *program, co
     b.value_of[source->input] = add_value(&b, ir_text(module, input->name), input, input->kind);
     bool good = true;
     for (uint32_t i = 0; i < source->stages.count; i++) {
-        uint32_t number = ADD(graph, mod_stage_number);
+        uint32_t number = NEW_ROW(context, graph, mod_stage_number);
         ROW(graph, mod_stage_number, number)->row = source->stages.first + i;
         good = good && add_stage(&b, ROW(module, mod_stage, source->stages.first + i), number);
     }
-    if (!good)
+    if (!good) {
+        ir_free(graph);
         return false;
-    uint32_t info = ADD(graph, graph_info);
+    }
+    uint32_t info = NEW_ROW(context, graph, graph_info);
     str_id name = ir_str(graph, ir_text(module, source->name));
     *ROW(graph, graph_info, info) = (struct graph_info){
         .layer = name, .layer_row = layer, .input = b.value_of[source->input], .output = b.value_of[source->output]};

@@ -57,9 +57,11 @@ static uint32_t engine_mask(const struct elaboration *e, node_id uses)
 {
     uint32_t mask = 0;
     EACH_NODE(e->ast, id, uses)
-    for (uint32_t engine = 0; engine < engine_words_count; engine++)
-        if (strcmp(engine_words[engine], text_of(e->context, ast_node_of(e, id)->text)) == 0)
-            mask |= 1u << engine;
+    {
+        for (uint32_t engine = 0; engine < engine_words_count; engine++)
+            if (strcmp(engine_words[engine], text_of(e->context, ast_node_of(e, id)->text)) == 0)
+                mask |= 1u << engine;
+    }
     return mask;
 }
 
@@ -156,5 +158,7 @@ void declare_bind(struct elaboration *e, node_id id)
         stream->priority = binding.priority > stream->priority ? binding.priority : stream->priority;
     }
     EACH_NODE(e->ast, path, bind->slot[0])
-    bind_one(e, path, binding);
+    {
+        bind_one(e, path, binding);
+    }
 }

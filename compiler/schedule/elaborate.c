@@ -61,10 +61,10 @@ static const char *use_text(const struct elaboration *e, const struct mod_use *u
 static void add_info(const struct elaboration *e, const struct mod_use *use, uint32_t layers, int64_t bound,
                      struct ir *schedule)
 {
-    ADD(schedule, sched_info);
+    NEW_ROW(e->context, schedule, sched_info);
     str_id name = ir_str(schedule, use_text(e, use));
     for (int64_t i = 0; i < e->parts; i++) {
-        uint32_t row = ADD(schedule, sched_part);
+        uint32_t row = NEW_ROW(e->context, schedule, sched_part);
         *ROW(schedule, sched_part, row) = (struct sched_part){
             .begin = i, .end = i + 1, .total = e->parts, .bound = (bound + e->parts - 1) / e->parts};
     }
@@ -101,11 +101,13 @@ bool elaborate(struct context *context, const struct program_text *program, cons
         resolve_items(&e);
     if (!e.failed)
         check_coverage(&e);
-    if (e.failed)
-        return false;
-    add_info(&e, chosen, layers, bound, schedule);
-    place(&e, layers, schedule);
+    if (!e.failed) {
+        add_info(&e, chosen, layers, bound, schedule);
+        place(&e, layers, schedule);
+    }
     if (schedule->out_of_memory)
         fatal(context, EXIT_SYSTEM, "out of memory");
+    if (e.failed)
+        ir_free(schedule);
     return !e.failed;
 }

@@ -152,12 +152,14 @@ static void instance_offset(struct elaboration *e, const struct ast_node *loop, 
 static void flow_offsets(struct elaboration *e, const struct ast_node *loop, node_id flow, struct offsets *offsets)
 {
     EACH_NODE(e->ast, chain, ast_node_of(e, flow)->slot[0])
-    EACH_NODE(e->ast, step, ast_node_of(e, chain)->slot[0])
     {
-        if (ast_node_of(e, step)->kind == NODE_FLOW)
-            flow_offsets(e, loop, step, offsets);
-        else
-            instance_offset(e, loop, ast_node_of(e, step)->slot[0], offsets);
+        EACH_NODE(e->ast, step, ast_node_of(e, chain)->slot[0])
+        {
+            if (ast_node_of(e, step)->kind == NODE_FLOW)
+                flow_offsets(e, loop, step, offsets);
+            else
+                instance_offset(e, loop, ast_node_of(e, step)->slot[0], offsets);
+        }
     }
 }
 
@@ -314,9 +316,13 @@ void interpret_block(struct elaboration *e, node_id block)
 {
     uint32_t names = e->name_count;
     EACH_NODE(e->ast, id, ast_node_of(e, block)->slot[0])
-    if (ast_node_of(e, id)->kind == NODE_STREAM && !ast_node_of(e, id)->slot[0])
-        declare_stream(e, id); // known before the statements, in whichever order they stand
+    {
+        if (ast_node_of(e, id)->kind == NODE_STREAM && !ast_node_of(e, id)->slot[0])
+            declare_stream(e, id); // known before the statements, in whichever order they stand
+    }
     EACH_NODE(e->ast, id, ast_node_of(e, block)->slot[0])
-    run_statement(e, id);
+    {
+        run_statement(e, id);
+    }
     e->name_count = names;
 }

@@ -9,6 +9,7 @@
 // without cycles that set is unique and the smallest.
 
 struct clocks {
+    struct context *context;
     uint32_t streams;
     uint32_t *known; // by instance, stream: how many of the stream's instances have ended before it starts
 };
@@ -46,7 +47,7 @@ static void wait_for(struct ir *schedule, struct clocks *clocks, uint32_t to, co
             brought = o != s && needed[o] != NONE && brings(clocks, schedule, needed[o], needed[s]);
         if (brought)
             continue;
-        uint32_t row = ADD(schedule, sched_wait);
+        uint32_t row = NEW_ROW(clocks->context, schedule, sched_wait);
         *ROW(schedule, sched_wait, row) = (struct sched_wait){.from = needed[s], .to = to};
     }
     for (uint32_t s = 0; s < clocks->streams; s++)
@@ -88,7 +89,7 @@ bool place_waits(struct context *context, const struct ir *graph, struct ir *sch
     (void)graph;
     struct arcs arcs = arcs_make(context, schedule, true);
     uint32_t *sorted = context_alloc(context, (arcs.count + 1) * sizeof *sorted), *next;
-    struct clocks clocks = {.streams = COUNT(schedule, sched_stream)};
+    struct clocks clocks = {.context = context, .streams = COUNT(schedule, sched_stream)};
     if (arcs_sort(context, &arcs, sorted, NULL) != arcs.count)
         return false;
     uint32_t *head = edges_by_end(context, schedule, &next);
@@ -108,7 +109,7 @@ bool place_waits(struct context *context, const struct ir *graph, struct ir *sch
         needed[row->stream] = NONE;
         wait_for(schedule, &clocks, to, needed, base);
     }
-    return !schedule->out_of_memory;
+    return true;
 }
 
 // The closure. Two ranks stand for all: an arc stays on its rank, a message crosses to the other. What one rank's end

@@ -264,7 +264,7 @@ static bool check_automatic(struct placement *p)
 
 static void add_edge(const struct placement *p, uint32_t from, uint32_t to, enum edge why, str_id value, node_id node)
 {
-    uint32_t row = ADD(p->schedule, sched_edge);
+    uint32_t row = NEW_ROW(p->e->context, p->schedule, sched_edge);
     *ROW(p->schedule, sched_edge, row) = (struct sched_edge){
         .from = from, .to = to, .why = why, .value = value, .file = node ? p->e->file : 0, .node = node};
 }
@@ -299,7 +299,7 @@ static void add_data_edges(struct placement *p, const struct spot *spot)
 static void add_overlap(const struct placement *p, uint32_t left, uint32_t right, const struct issue *l,
                         const struct issue *r)
 {
-    uint32_t row = ADD(p->schedule, sched_overlap);
+    uint32_t row = NEW_ROW(p->e->context, p->schedule, sched_overlap);
     *ROW(p->schedule, sched_overlap, row) = (struct sched_overlap){.left = left,
                                                                    .right = right,
                                                                    .file = p->e->file,
@@ -377,7 +377,7 @@ static void add_streams(struct placement *p)
 {
     for (uint32_t s = 0; s < p->e->stream_count; s++) {
         const struct stream_info *info = &p->e->streams[s];
-        uint32_t row = ADD(p->schedule, sched_stream);
+        uint32_t row = NEW_ROW(p->e->context, p->schedule, sched_stream);
         str_id name = ir_str(p->schedule, info->label);
         struct rows order = {COUNT(p->schedule, sched_slot), 0};
         for (uint32_t i = 0; i < COUNT(p->schedule, sched_instance); i++) {
@@ -385,7 +385,7 @@ static void add_streams(struct placement *p)
             if (instance->stream != s)
                 continue;
             instance->position = order.count++;
-            uint32_t slot = ADD(p->schedule, sched_slot);
+            uint32_t slot = NEW_ROW(p->e->context, p->schedule, sched_slot);
             ROW(p->schedule, sched_slot, slot)->instance = i;
         }
         *ROW(p->schedule, sched_stream, row) = (struct sched_stream){.name = name,
@@ -407,7 +407,7 @@ static void add_instances(struct placement *p)
             continue;
         const struct task_info *task = &p->e->tasks[spot->task];
         str_id label = ir_str(p->schedule, instance_label(p->e, task->stage, spot->task, spot->part));
-        uint32_t row = ADD(p->schedule, sched_instance);
+        uint32_t row = NEW_ROW(p->e->context, p->schedule, sched_instance);
         *ROW(p->schedule, sched_instance, row) = (struct sched_instance){.task = spot->task,
                                                                          .layer = spot->layer,
                                                                          .part = spot->part,

@@ -1,4 +1,4 @@
-// The proof that a schedule is legal on all ranks together. All ranks run the same schedule, so ranks are projected onto
+// The proof that a schedule is legal on all ranks together. All ranks run the same schedule, so they are projected onto
 // one: a cycle among many ranks becomes a cycle here, with a message as an arc from the send to the recv.
 #include <string.h>
 

@@ -44,7 +44,7 @@ static const char *plain_path(struct context *context, const char *path)
             used -= used > floor;
         } else if (part && !(part == 1 && *at == '.')) {
             bool up = part == 2 && !strncmp(at, "..", 2);
-            if (used > floor)
+            if (used && plain[used - 1] != '/')
                 plain[used++] = '/';
             memcpy(plain + used, at, part);
             used += part;

@@ -8,7 +8,7 @@
 enum { GRACE_NS = 2000000000 };
 
 struct cpu_state {
-    uint32_t threads;           // started
+    uint32_t threads; // started
     uint32_t count;
     struct stream **streams;
 };
@@ -22,8 +22,10 @@ static void cpu_arrive(struct stream *s, uint32_t exchange, uint32_t peer, int64
 {
     struct rank *to = &s->rank->session->ranks[peer];
     event_add(&to->exchanges[exchange].arrived[s->rank->number], 1);
-    spans_add(&s->messages, (struct span_record){.begin = begin, .end = cpu_now(s), .bytes = bytes, .peer = peer,
-                                                 .instr = s->plan->instrs.first + s->pc});
+    spans_add(
+        &s->messages,
+        (struct span_record){
+            .begin = begin, .end = cpu_now(s), .bytes = bytes, .peer = peer, .instr = s->plan->instrs.first + s->pc});
 }
 
 /// Whether anything has moved in the session: a stream that waits long for another's honest work is not stuck.
@@ -202,5 +204,10 @@ static void cpu_run(struct moe_session *session)
     session->step_end = clock_ns() - session->step_begin;
 }
 
-const struct device_ops device_cpu = {.name = "cpu", .create = cpu_create, .destroy = cpu_destroy, .run = cpu_run,
-                                      .launch = cpu_launch, .now = cpu_now, .arrive = cpu_arrive};
+const struct device_ops device_cpu = {.name = "cpu",
+                                      .create = cpu_create,
+                                      .destroy = cpu_destroy,
+                                      .run = cpu_run,
+                                      .launch = cpu_launch,
+                                      .now = cpu_now,
+                                      .arrive = cpu_arrive};

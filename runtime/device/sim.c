@@ -10,7 +10,7 @@ struct arrival {
 };
 
 struct sim_state {
-    struct arrival *pending;    // messages under way, in no order
+    struct arrival *pending; // messages under way, in no order
     uint32_t count, capacity;
     double now;
 };
@@ -46,8 +46,11 @@ static void sim_arrive(struct stream *s, uint32_t exchange, uint32_t peer, int64
             (struct arrival){start + busy + latency, &to->exchanges[exchange].arrived[from->number]};
     else
         session_fail(session, MOE_NO_MEMORY, "sim: more than %u messages under way", sim->capacity);
-    spans_add(&s->messages, (struct span_record){.begin = begin, .end = (int64_t)(start + busy + latency), .peer = peer,
-                                                 .bytes = bytes, .instr = s->plan->instrs.first + s->pc});
+    spans_add(&s->messages, (struct span_record){.begin = begin,
+                                                 .end = (int64_t)(start + busy + latency),
+                                                 .peer = peer,
+                                                 .bytes = bytes,
+                                                 .instr = s->plan->instrs.first + s->pc});
 }
 
 /// The stream that acts next: the earliest that is neither blocked nor finished; ties by rank, then stream.
@@ -96,8 +99,8 @@ static void report_deadlock(struct moe_session *session)
         char where[256];
         if (s->finished || executor_step(s, &on) != STEP_BLOCKED)
             continue;
-        session_fail(session, MOE_TIMEOUT, "%s: no rank can go on, waiting for %s", stream_where(s, where, sizeof where),
-                     on.what);
+        session_fail(session, MOE_TIMEOUT, "%s: no rank can go on, waiting for %s",
+                     stream_where(s, where, sizeof where), on.what);
         return;
     }
 }
@@ -172,5 +175,10 @@ static void sim_destroy(struct moe_session *session)
     (void)session;
 }
 
-const struct device_ops device_sim = {.name = "sim", .create = sim_create, .destroy = sim_destroy, .run = sim_run,
-                                      .launch = sim_launch, .now = sim_now, .arrive = sim_arrive};
+const struct device_ops device_sim = {.name = "sim",
+                                      .create = sim_create,
+                                      .destroy = sim_destroy,
+                                      .run = sim_run,
+                                      .launch = sim_launch,
+                                      .now = sim_now,
+                                      .arrive = sim_arrive};

@@ -135,8 +135,8 @@ static void write_headers(struct stream *s, const struct plan_exchange *e, const
             continue;
         struct moe_message *m = (void *)(slots + s->rank->exchanges[number].source_offset[d]);
         int64_t rows = b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
-        *m = (struct moe_message){.rows = (uint32_t)rows, .source = s->rank->number, .exchange = number,
-                                  .step = session->step_number};
+        *m = (struct moe_message){
+            .rows = (uint32_t)rows, .source = s->rank->number, .exchange = number, .step = session->step_number};
         memcpy(m + 1, b->overflow, ranks * sizeof *b->overflow);
     }
 }
@@ -209,9 +209,15 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     const struct exchange_state *states = s->rank->exchanges, *state = &states[in->exchange];
     struct routes routes = {session, a->p[BIN_IDS], a->p[BIN_WEIGHTS], session->info->choices};
     struct moe_bins *b = lay_out(session, a->p[BIN_BINS], a->n[0]);
-    struct targets to = {.x = a->p[BIN_X], .send = a->p[BIN_SEND], .reply = a->p[BIN_REPLY], .own = a->p[BIN_OWN],
-                         .spill = a->p[BIN_SPILL], .x_bytes = k->n[0] * k->n[3], .e = e,
-                         .combine = ROW(session->ir, plan_exchange, state->combine), .state = state,
+    struct targets to = {.x = a->p[BIN_X],
+                         .send = a->p[BIN_SEND],
+                         .reply = a->p[BIN_REPLY],
+                         .own = a->p[BIN_OWN],
+                         .spill = a->p[BIN_SPILL],
+                         .x_bytes = k->n[0] * k->n[3],
+                         .e = e,
+                         .combine = ROW(session->ir, plan_exchange, state->combine),
+                         .state = state,
                          .reply_state = &states[state->combine],
                          .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine]};
     if (!count_rows(s, &routes, b) || !count_overflow(s, e, b)) {
@@ -238,7 +244,8 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
     int64_t slots = slots_rows(session->ir, ROW(session->ir, plan_exchange, e->base), d);
     const int32_t *tokens = b->rank_tokens + b->rank_first[d] + slots;
     struct moe_message *m = (void *)slot;
-    *m = (struct moe_message){.rows = (uint32_t)g.count, .source = s->rank->number,
+    *m = (struct moe_message){.rows = (uint32_t)g.count,
+                              .source = s->rank->number,
                               .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0)),
                               .step = session->step_number};
     struct pair pairs[64];
@@ -279,7 +286,8 @@ bool builtin_bin_round(struct stream *s, const struct moe_kargs *a)
                                 s->rank->number, ir_text(session->ir, e->name));
     for (uint32_t d = 0; d < session->info->ranks; d++)
         if (d != s->rank->number)
-            place_grant(s, &routes, b, e, d, (char *)a->p[ROUND_SEND] + s->rank->exchanges[in->exchange].source_offset[d],
-                        table, a->p[ROUND_X], k->n[0] * k->n[3]);
+            place_grant(s, &routes, b, e, d,
+                        (char *)a->p[ROUND_SEND] + s->rank->exchanges[in->exchange].source_offset[d], table,
+                        a->p[ROUND_X], k->n[0] * k->n[3]);
     return true;
 }

@@ -12,11 +12,13 @@ static bool check_messages(struct moe_session *session, uint32_t exchange)
             if (a == b)
                 continue;
             if (from->sent_rows[b] != to->got_rows[a])
-                return session_fail(session, MOE_LOST, "rank %u sent %lld rows to rank %u by `%s`, rank %u received %lld",
-                                    a, (long long)from->sent_rows[b], b, name, b, (long long)to->got_rows[a]);
+                return session_fail(session, MOE_LOST,
+                                    "rank %u sent %lld rows to rank %u by `%s`, rank %u received %lld", a,
+                                    (long long)from->sent_rows[b], b, name, b, (long long)to->got_rows[a]);
             if (from->sent_pairs[b] != to->got_pairs[a])
-                return session_fail(session, MOE_LOST, "rank %u sent %lld pairs to rank %u by `%s`, rank %u received %lld",
-                                    a, (long long)from->sent_pairs[b], b, name, b, (long long)to->got_pairs[a]);
+                return session_fail(session, MOE_LOST,
+                                    "rank %u sent %lld pairs to rank %u by `%s`, rank %u received %lld", a,
+                                    (long long)from->sent_pairs[b], b, name, b, (long long)to->got_pairs[a]);
         }
     }
     return true;
@@ -31,10 +33,10 @@ static bool check_replies(struct moe_session *session, uint32_t dispatch)
                                     *back = &session->ranks[a].exchanges[out->combine];
         for (uint32_t d = 0; d < session->info->ranks; d++)
             if (d != a && out->sent_rows[d] != back->got_rows[d])
-                return session_fail(session, MOE_LOST, "rank %u sent %lld rows to rank %u by `%s`, `%s` brought %lld back",
-                                    a, (long long)out->sent_rows[d], d, ir_text(ir, ROW(ir, plan_exchange, dispatch)->name),
-                                    ir_text(ir, ROW(ir, plan_exchange, out->combine)->name),
-                                    (long long)back->got_rows[d]);
+                return session_fail(
+                    session, MOE_LOST, "rank %u sent %lld rows to rank %u by `%s`, `%s` brought %lld back", a,
+                    (long long)out->sent_rows[d], d, ir_text(ir, ROW(ir, plan_exchange, dispatch)->name),
+                    ir_text(ir, ROW(ir, plan_exchange, out->combine)->name), (long long)back->got_rows[d]);
     }
     return true;
 }
@@ -48,8 +50,8 @@ static bool check_expert(struct moe_session *session, const struct plan_owner *o
         computed += session->ranks[o->rank].streams[s].computed[source * owned + o->local];
     }
     return routed == computed ||
-           session_fail(session, MOE_LOST, "rank %u routed %lld pairs to expert %u, rank %u computed %lld of them", source,
-                        (long long)routed, o->expert, o->rank, (long long)computed);
+           session_fail(session, MOE_LOST, "rank %u routed %lld pairs to expert %u, rank %u computed %lld of them",
+                        source, (long long)routed, o->expert, o->rank, (long long)computed);
 }
 
 bool conservation_check(struct moe_session *session)

@@ -10,14 +10,14 @@
 
 struct moe_bins {
     struct moe_bins_head head;
-    int64_t pairs;              // all (token, expert) pairs of the part
+    int64_t pairs; // all (token, expert) pairs of the part
     int64_t own_rows;
-    int64_t *rank_first;        // [ranks + 1] rows for each rank, the own one too, in rank_tokens
-    int32_t *rank_tokens;       // tokens, ascending within a rank: the first rows(d) go by slot, the rest overflow
-    int32_t *own_first;         // [own_rows + 1] pairs of each own row in own_pairs
+    int64_t *rank_first;  // [ranks + 1] rows for each rank, the own one too, in rank_tokens
+    int32_t *rank_tokens; // tokens, ascending within a rank: the first rows(d) go by slot, the rest overflow
+    int32_t *own_first;   // [own_rows + 1] pairs of each own row in own_pairs
     struct moe_row_meta *own_pairs;
-    int64_t *load;              // [experts] pairs routed to each expert
-    uint32_t *overflow;         // [ranks]
+    int64_t *load;      // [experts] pairs routed to each expert
+    uint32_t *overflow; // [ranks]
 };
 
 struct moe_pairs {

@@ -11,8 +11,8 @@
 struct source {
     const char *rows;
     int64_t count, stride;
-    const char *meta;               // remote: of the first record
-    const struct moe_bins *own;     // own rows: by pointer, metas in bins
+    const char *meta;           // remote: of the first record
+    const struct moe_bins *own; // own rows: by pointer, metas in bins
     char *reply;
     int64_t reply_stride;
 };
@@ -36,8 +36,12 @@ static bool find_source(const struct fan *f, uint32_t from, struct source *out)
     if (from == rank->number) {
         if (f->e->pool || !bins->head.tokens)
             return true;
-        *out = (struct source){.rows = f->args->p[FAN_X], .count = bins->own_rows, .stride = f->x_bytes, .own = bins,
-                               .reply = f->args->p[FAN_OWN], .reply_stride = f->combine->row_bytes};
+        *out = (struct source){.rows = f->args->p[FAN_X],
+                               .count = bins->own_rows,
+                               .stride = f->x_bytes,
+                               .own = bins,
+                               .reply = f->args->p[FAN_OWN],
+                               .reply_stride = f->combine->row_bytes};
         return true;
     }
     const char *slot = (const char *)f->args->p[FAN_ARRIVED] + f->state->target_offset[from];
@@ -49,17 +53,22 @@ static bool find_source(const struct fan *f, uint32_t from, struct source *out)
     out->reply = answer + f->combine->header_bytes;
     if (f->e->pool) {
         struct grant g = grant_of(f->base->from_first[from], f->base->from[from], most, f->stream->round);
-        out->rows = (const char *)f->args->p[FAN_ARRIVED] + (ranks - 1) * f->e->header_bytes + g.place * f->e->row_bytes;
-        out->reply = (char *)f->args->p[FAN_REPLY] + (ranks - 1) * f->combine->header_bytes +
-                     g.place * f->combine->row_bytes;
+        out->rows =
+            (const char *)f->args->p[FAN_ARRIVED] + (ranks - 1) * f->e->header_bytes + g.place * f->e->row_bytes;
+        out->reply =
+            (char *)f->args->p[FAN_REPLY] + (ranks - 1) * f->combine->header_bytes + g.place * f->combine->row_bytes;
         most = g.count;
     }
     if (out->count > most)
-        return session_fail(rank->session, MOE_LOST, "rank %u sent %lld rows to rank %u by `%s`, which has room for %lld",
-                            from, (long long)out->count, rank->number, ir_text(ir, f->e->name), (long long)most);
-    *(struct moe_message *)(void *)answer = (struct moe_message){
-        .rows = m->rows, .pairs = m->pairs, .source = rank->number, .exchange = (uint32_t)(f->combine - ROW(ir, plan_exchange, 0)),
-        .step = rank->session->step_number};
+        return session_fail(rank->session, MOE_LOST,
+                            "rank %u sent %lld rows to rank %u by `%s`, which has room for %lld", from,
+                            (long long)out->count, rank->number, ir_text(ir, f->e->name), (long long)most);
+    *(struct moe_message *)(void *)answer =
+        (struct moe_message){.rows = m->rows,
+                             .pairs = m->pairs,
+                             .source = rank->number,
+                             .exchange = (uint32_t)(f->combine - ROW(ir, plan_exchange, 0)),
+                             .step = rank->session->step_number};
     out->meta = out->rows + f->e->row_bytes - f->e->meta_bytes;
     return true;
 }
@@ -84,7 +93,8 @@ static struct moe_pairs_head *lay_out(const struct fan *f, int64_t **cursor)
     const struct rank *rank = f->stream->rank;
     const struct ir *ir = rank->session->ir;
     uint32_t ranks = rank->session->info->ranks;
-    int64_t rows = slots_fan_rows(ir, f->e, rank->number, ranks), pairs = slots_fan_pairs(ir, f->e, rank->number, ranks);
+    int64_t rows = slots_fan_rows(ir, f->e, rank->number, ranks),
+            pairs = slots_fan_pairs(ir, f->e, rank->number, ranks);
     struct moe_pairs_head *h = f->args->p[FAN_PAIRS];
     char *at = (char *)h + (sizeof *h + 63) / 64 * 64;
     *h = (struct moe_pairs_head){.experts = f->local_experts};
@@ -214,7 +224,12 @@ bool builtin_dense(struct stream *s, const struct moe_kargs *a)
         weight[t] = 1;
         row_dst[t] = (char *)a->p[DENSE_Y] + t * k->n[2];
     }
-    *h = (struct moe_pairs_head){.unpack = {tokens, src, dst}, .experts = 1, .expert_first = first, .pair_row = row,
-                                 .pair_weight = weight, .rows = tokens, .row_dst = row_dst};
+    *h = (struct moe_pairs_head){.unpack = {tokens, src, dst},
+                                 .experts = 1,
+                                 .expert_first = first,
+                                 .pair_row = row,
+                                 .pair_weight = weight,
+                                 .rows = tokens,
+                                 .row_dst = row_dst};
     return true;
 }

@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 struct grant {
-    int64_t first;              // of the source's overflow rows
+    int64_t first; // of the source's overflow rows
     int64_t count;
-    int64_t place;              // in the pool
+    int64_t place; // in the pool
 };
 
 /// What round `round` grants to a source with `rows` overflow rows behind `ahead` rows of lower sources.

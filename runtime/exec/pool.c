@@ -13,15 +13,17 @@ void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch
         launch->fn(&launch->args, begin, end, scratch);
 }
 
-/// Takes units until none are left. True when it did some.
+/// Takes units until none are left, or something urgent is there and this is not. True when it did some.
 static bool work_on(struct launch *launch, struct worker *w)
 {
-    bool worked = false;
-    for (;;) {
+    bool worked = false, urgent = launch->urgent;
+    while (urgent || !atomic_load_explicit(&w->pool->urgent, memory_order_relaxed)) {
         int64_t begin = atomic_fetch_add_explicit(&launch->next, launch->grain, memory_order_acq_rel);
         if (begin >= launch->units)
-            return worked;
+            break;
         int64_t end = begin + launch->grain < launch->units ? begin + launch->grain : launch->units;
+        if (urgent && end == launch->units) // nothing left to hurry for
+            atomic_fetch_sub(&w->pool->urgent, 1);
         launch_run(launch, begin, end, w->scratch);
         atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
         worked = true;
@@ -29,25 +31,30 @@ static bool work_on(struct launch *launch, struct worker *w)
         if (atomic_fetch_add(&launch->done, end - begin) + (end - begin) == launch->units) {
             atomic_store(&launch->active, 0);
             event_add(&launch->posted, 1);
+            break;
         }
     }
+    return worked;
 }
 
-/// One pass over the launches. `users` keeps a launch from being reused while a worker is between looking and taking.
-static bool find_work(struct worker *w)
+/// Works on the first launch that has units. `users` keeps a launch from being reused while a worker is between looking
+/// and taking.
+static bool find_work(struct worker *w, bool urgent)
 {
     struct pool *pool = w->pool;
-    bool worked = false;
     for (uint32_t i = 0; i < pool->slot_count; i++) {
         struct launch *launch = pool->slots[i];
         if (!atomic_load_explicit(&launch->active, memory_order_relaxed))
             continue;
+        bool worked = false;
         atomic_fetch_add(&launch->users, 1);
-        if (atomic_load(&launch->active))
-            worked |= work_on(launch, w);
+        if (atomic_load(&launch->active) && launch->urgent == urgent)
+            worked = work_on(launch, w);
         atomic_fetch_sub(&launch->users, 1);
+        if (worked)
+            return true;
     }
-    return worked;
+    return false;
 }
 
 static void *worker_main(void *argument)
@@ -56,7 +63,7 @@ static void *worker_main(void *argument)
     struct pool *pool = w->pool;
     while (!atomic_load(&pool->stop)) {
         uint32_t seen = atomic_load(&pool->epoch);
-        if (find_work(w))
+        if (find_work(w, true) || find_work(w, false))
             continue;
         for (int i = 0; i < IDLE_SPINS && atomic_load_explicit(&pool->epoch, memory_order_relaxed) == seen; i++)
             ;
@@ -100,6 +107,8 @@ void pool_post(struct pool *pool, struct launch *launch)
 {
     atomic_store_explicit(&launch->next, 0, memory_order_relaxed);
     atomic_store_explicit(&launch->done, 0, memory_order_relaxed);
+    if (launch->urgent)
+        atomic_fetch_add(&pool->urgent, 1);
     atomic_store(&launch->active, 1);
     atomic_fetch_add(&pool->epoch, 1);
     if (atomic_load(&pool->sleepers)) {

@@ -15,23 +15,24 @@
 struct stream;
 
 struct launch {
-    moe_kernel_fn *fn;              // generated
+    moe_kernel_fn *fn; // generated
     bool (*builtin)(struct stream *stream, const struct moe_kargs *args);
     struct stream *stream;
     struct moe_kargs args;
     int64_t units, grain;
-    _Atomic int64_t next;           // first unit nobody has taken
-    _Atomic int64_t done;           // units finished
-    struct event posted;            // counts launches of this stream that finished
-    _Atomic uint32_t active;        // workers may take units
-    _Atomic uint32_t users;         // workers looking at it
+    bool urgent;             // other ranks wait for it: goes before all that is not
+    _Atomic int64_t next;    // first unit nobody has taken
+    _Atomic int64_t done;    // units finished
+    struct event posted;     // counts launches of this stream that finished
+    _Atomic uint32_t active; // workers may take units
+    _Atomic uint32_t users;  // workers looking at it
 };
 
 struct worker {
     struct pool *pool;
     pthread_t thread;
     void *scratch;
-    _Atomic uint64_t progress;      // pieces of work done: nothing hangs as long as it grows
+    _Atomic uint64_t progress; // pieces of work done: nothing hangs as long as it grows
     uint32_t number;
     bool started;
 };
@@ -39,10 +40,11 @@ struct worker {
 struct pool {
     struct worker *workers;
     uint32_t worker_count;
-    struct launch **slots;          // one per stream, by descending priority
+    struct launch **slots; // one per stream, by descending priority
     uint32_t slot_count;
-    _Atomic uint32_t epoch;         // bumped with every launch; futex
+    _Atomic uint32_t epoch; // bumped with every launch; futex
     _Atomic uint32_t sleepers;
+    _Atomic uint32_t urgent; // urgent launches with units left
     _Atomic bool stop;
 };
 

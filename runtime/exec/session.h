@@ -13,19 +13,19 @@
 
 struct moe_plan {
     struct plan plan;
-    void *code;                     // executable copy of the native code, or NULL
+    void *code; // executable copy of the native code, or NULL
     size_t code_map_bytes;
-    moe_kernel_fn **kernels;        // one per plan_kernel; NULL for built-ins
+    moe_kernel_fn **kernels; // one per plan_kernel; NULL for built-ins
 };
 
 /// One exchange as one rank sees it. Arrays have one element per rank.
 struct exchange_state {
-    struct event *arrived;          // messages from each source; the own one counts when the own send is done
-    uint64_t received;              // receives done in this step
-    int64_t *source_offset;         // slots.h, both sides
+    struct event *arrived;  // messages from each source; the own one counts when the own send is done
+    uint64_t received;      // receives done in this step
+    int64_t *source_offset; // slots.h, both sides
     int64_t *target_offset;
-    uint32_t combine;               // dispatch: the exchange that answers it
-    uint32_t pool;                  // base dispatch: its pool dispatch, or NONE
+    uint32_t combine; // dispatch: the exchange that answers it
+    uint32_t pool;    // base dispatch: its pool dispatch, or NONE
     // Base dispatch, from the overflow vectors of all headers: rows to each rank and those of lower ranks before them,
     // rows from each rank and where they begin; rounds that all ranks agree on.
     int64_t *mine, *ahead, *from, *from_first;
@@ -40,11 +40,11 @@ struct rank {
     char *arena;
     void *arena_map, *param_map;
     size_t arena_map_bytes, param_map_bytes;
-    void **params;                  // [plan_param * layers]
-    void **bases;                   // [plan_buffer] addresses; NULL for the caller's
+    void **params; // [plan_param * layers]
+    void **bases;  // [plan_buffer] addresses; NULL for the caller's
     struct event *semaphores;
     struct exchange_state *exchanges; // [plan_exchange]
-    struct stream *streams;         // [session->streams_per_rank]
+    struct stream *streams;           // [session->streams_per_rank]
     const moe_step *step;
     double sm_free, out_free, in_free; // sim: when its engines are next idle, ns
 };
@@ -53,7 +53,7 @@ struct rank {
 struct span_record {
     int64_t begin, end;
     uint32_t instr;
-    uint32_t peer;                  // messages: destination; instructions: NONE
+    uint32_t peer; // messages: destination; instructions: NONE
     int64_t bytes;
 };
 
@@ -75,14 +75,14 @@ struct stream {
     struct launch launch;
     void *scratch;
     struct spans spans, messages;
-    int64_t *routed, *last_routed;  // [experts] pairs by the bins of this stream; of the last layer
-    int64_t *computed;              // [ranks, owned] pairs by its fan_outs, by source and local id
+    int64_t *routed, *last_routed; // [experts] pairs by the bins of this stream; of the last layer
+    int64_t *computed;             // [ranks, owned] pairs by its fan_outs, by source and local id
     int64_t overflowed, rounds_run, bytes_sent;
     double flops;
-    double time;                    // sim: its clock, ns
-    _Atomic uint64_t progress;      // instructions done
+    double time;               // sim: its clock, ns
+    _Atomic uint64_t progress; // instructions done
     bool finished;
-    struct event *blocked_on;       // sim
+    struct event *blocked_on; // sim
     uint64_t blocked_for;
 };
 
@@ -131,7 +131,7 @@ struct moe_session {
     moe_kernel_fn **kernels;
     struct rank *ranks;
     uint32_t streams_per_rank;
-    uint32_t *owner_row;            // [experts] row of plan_owner: ascending = by rank, then local id
+    uint32_t *owner_row; // [experts] row of plan_owner: ascending = by rank, then local id
     uint32_t *loaded_layers;
     size_t scratch_bytes;
     bool loaded, broken, stuck;
@@ -140,12 +140,12 @@ struct moe_session {
     // The step in progress.
     const struct plan_variant *variant;
     uint64_t step_number;
-    int64_t step_begin, step_end;   // ns; sim: virtual
-    _Atomic uint32_t epoch;         // bumped to start a step; futex
-    struct event finished;          // streams that ended this step
+    int64_t step_begin, step_end; // ns; sim: virtual
+    _Atomic uint32_t epoch;       // bumped to start a step; futex
+    struct event finished;        // streams that ended this step
     _Atomic bool stop;
-    _Atomic int failed;             // moe_status of the step
-    _Atomic bool failing;           // somebody writes `error`
+    _Atomic int failed;   // moe_status of the step
+    _Atomic bool failing; // somebody writes `error`
     char error[512];
 
     enum fault_kind fault;
@@ -154,9 +154,9 @@ struct moe_session {
 
     moe_stats stats;
     int64_t *expert_load;
-    struct span_record *sorted;     // workspace of statistics: all records of one rank
+    struct span_record *sorted; // workspace of statistics: all records of one rank
     uint32_t sorted_capacity;
-    void **owned;                   // every other allocation
+    void **owned; // every other allocation
     uint32_t owned_count, owned_capacity;
 };
 

@@ -97,11 +97,16 @@ static int64_t count_units(const struct plan_kernel *k, const struct moe_kargs *
     const struct moe_pairs_head *pairs = a->p[0];
     const struct moe_bins_head *bins = a->p[0];
     switch (k->role) {
-    case kernel_role_copy_rows: return ((const struct moe_row_table *)a->p[COPY_CONTROL])->rows;
-    case kernel_role_mlp_up: return pairs->rows ? k->unit_count * pairs->experts : 0;
-    case kernel_role_mlp_down: return pairs->rows ? k->unit_count : 0;
-    case kernel_role_merge: return bins->tokens < a->n[0] ? bins->tokens : a->n[0];
-    default: return k->unit == unit_tokens ? a->n[0] : k->unit == unit_fixed ? k->unit_count : 1;
+    case kernel_role_copy_rows:
+        return ((const struct moe_row_table *)a->p[COPY_CONTROL])->rows;
+    case kernel_role_mlp_up:
+        return pairs->rows ? k->unit_count * pairs->experts : 0;
+    case kernel_role_mlp_down:
+        return pairs->rows ? k->unit_count : 0;
+    case kernel_role_merge:
+        return bins->tokens < a->n[0] ? bins->tokens : a->n[0];
+    default:
+        return k->unit == unit_tokens ? a->n[0] : k->unit == unit_fixed ? k->unit_count : 1;
     }
 }
 
@@ -175,6 +180,7 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
     l->fn = session->kernels[in->kernel];
     l->units = given ? 0 : count_units(k, a);
     l->grain = k->grain > 0 ? k->grain : 1;
+    l->urgent = k->role != kernel_role_mlp_up && k->role != kernel_role_mlp_down; // short, and messages wait for it
     s->flops += given ? 0 : count_flops(s, in, k, a);
     if (!session->device->launch(s, l, l->units ? in->cost : 0) || session_failed(session))
         return STEP_FAILED;
@@ -214,8 +220,8 @@ static enum stepped do_wait(struct stream *s, const struct plan_instr *in, struc
         return STEP_DONE;
     on->event = e;
     on->at_least = (uint64_t)in->value;
-    snprintf(on->what, sizeof on->what, "semaphore %u to reach %lld (it is %llu)", in->semaphore,
-             (long long)in->value, (unsigned long long)atomic_load(&e->value));
+    snprintf(on->what, sizeof on->what, "semaphore %u to reach %lld (it is %llu)", in->semaphore, (long long)in->value,
+             (unsigned long long)atomic_load(&e->value));
     return STEP_BLOCKED;
 }
 
@@ -289,8 +295,9 @@ enum stepped executor_step(struct stream *s, struct blocked *on)
     if (result != STEP_DONE)
         return result;
     if (in->op == opcode_launch || in->op == opcode_copy || in->op == opcode_send || in->op == opcode_recv)
-        spans_add(&s->spans, (struct span_record){.begin = s->began, .end = device->now(s),
-                                                  .instr = s->plan->instrs.first + s->pc, .peer = NONE});
+        spans_add(&s->spans,
+                  (struct span_record){
+                      .begin = s->began, .end = device->now(s), .instr = s->plan->instrs.first + s->pc, .peer = NONE});
     atomic_fetch_add_explicit(&s->progress, 1, memory_order_relaxed);
     s->began = -1;
     s->pc++;

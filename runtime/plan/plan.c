@@ -138,8 +138,8 @@ static bool view_image(struct plan *plan, const uint8_t *image, size_t image_byt
         return refuse(plan, error, size, "damaged: the checksum does not match");
     plan->ir = (struct ir){.type = &plan_ir};
     for (uint32_t t = 0; t < header.table_count; t++)
-        plan->ir.tables[t] =
-            (struct table){.rows = (void *)(uintptr_t)(image + header.tables[t].offset), .count = header.tables[t].count};
+        plan->ir.tables[t] = (struct table){.rows = (void *)(uintptr_t)(image + header.tables[t].offset),
+                                            .count = header.tables[t].count};
     plan->ir.strings.bytes = (char *)(uintptr_t)(image + header.strings_offset);
     plan->ir.strings.size = (uint32_t)header.strings_bytes;
     plan->code = image + header.code_offset;

@@ -65,12 +65,14 @@ static inline int64_t slots_target_offset(const struct ir *ir, const struct plan
 }
 
 /// Bytes of the two buffers on rank me; ranks = plan_info.ranks.
-static inline int64_t slots_source_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
+static inline int64_t slots_source_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me,
+                                         uint32_t ranks)
 {
     return slots_source_offset(ir, e, me, ranks);
 }
 
-static inline int64_t slots_target_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
+static inline int64_t slots_target_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me,
+                                         uint32_t ranks)
 {
     return slots_target_offset(ir, e, me, ranks) + (e->pool ? slots_rows(ir, e, me) * e->row_bytes : 0);
 }

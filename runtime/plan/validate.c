@@ -115,8 +115,7 @@ static bool validate_param(const struct check *c, uint32_t number)
     if (!in_range(p->rows, 1, MOE_MAX_WIDTH) || !in_range(p->cols, 1, MOE_MAX_WIDTH) || p->panel < 0 || p->group < 0)
         return check_fail(c, "plan_param %u: %lld rows, %lld columns", number, (long long)p->rows, (long long)p->cols);
     if (p->layout == layout_panels && (!in_range(p->panel, 1, MOE_MAX_WIDTH) || !in_range(p->group, 1, 64)))
-        return check_fail(c, "plan_param %u: panel %lld, group %lld", number, (long long)p->panel,
-                          (long long)p->group);
+        return check_fail(c, "plan_param %u: panel %lld, group %lld", number, (long long)p->panel, (long long)p->group);
     for (uint32_t s = 0; s < p->sources.count; s++) {
         int64_t more = ROW(c->ir, plan_source, p->sources.first + s)->rows;
         if (!in_range(more, 0, MOE_MAX_WIDTH) || (rows += more) > p->rows)
@@ -138,8 +137,7 @@ static bool validate_buffer(const struct check *c, uint32_t number)
     if (b->kind == buffer_kind_param && (b->param == NONE || b->layer >= i->layers))
         return check_fail(c, "plan_buffer %u: names no parameter of a layer", number);
     uint32_t dtype = b->kind == buffer_kind_input ? i->x_dtype : i->y_dtype;
-    if ((b->kind == buffer_kind_input || b->kind == buffer_kind_output) &&
-        b->row_bytes != dtype_bytes(dtype, i->width))
+    if ((b->kind == buffer_kind_input || b->kind == buffer_kind_output) && b->row_bytes != dtype_bytes(dtype, i->width))
         return check_fail(c, "plan_buffer %u: rows of %lld bytes are not the caller's", number,
                           (long long)b->row_bytes);
     return true;
@@ -147,14 +145,14 @@ static bool validate_buffer(const struct check *c, uint32_t number)
 
 static bool arena_buffer(const struct check *c, const struct plan_variant *v, uint32_t buffer)
 {
-    return buffer != NONE && in_rows(v->buffers, buffer) &&
-           ROW(c->ir, plan_buffer, buffer)->kind == buffer_kind_arena;
+    return buffer != NONE && in_rows(v->buffers, buffer) && ROW(c->ir, plan_buffer, buffer)->kind == buffer_kind_arena;
 }
 
 static bool validate_exchange_sizes(const struct check *c, uint32_t number)
 {
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
-    int64_t meta = e->kind == exchange_kind_dispatch ? (int64_t)c->info->choices * (int64_t)sizeof(struct moe_row_meta) : 0;
+    int64_t meta =
+        e->kind == exchange_kind_dispatch ? (int64_t)c->info->choices * (int64_t)sizeof(struct moe_row_meta) : 0;
     if (e->header_bytes != moe_header_bytes(c->info->ranks))
         return check_fail(c, "plan_exchange %u: header of %lld bytes", number, (long long)e->header_bytes);
     if (!in_range(e->row_bytes, 16, MOE_MAX_ROW_BYTES) || e->row_bytes % 16 || e->meta_bytes != meta ||
@@ -166,8 +164,8 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     int64_t bound = ROW(c->ir, plan_part, e->part)->bound;
     for (uint32_t d = 0; d < c->info->ranks; d++)
         if (!in_range(slots_rows(c->ir, e, d), 0, e->pool ? MOE_MAX_POOL_ROWS : bound))
-            return check_fail(c, "plan_exchange %u: %lld rows for rank %u", number,
-                              (long long)slots_rows(c->ir, e, d), d);
+            return check_fail(c, "plan_exchange %u: %lld rows for rank %u", number, (long long)slots_rows(c->ir, e, d),
+                              d);
     return e->max_rounds <= MOE_MAX_ROUNDS || check_fail(c, "plan_exchange %u: %u rounds", number, e->max_rounds);
 }
 

@@ -12,11 +12,11 @@ enum control_kind { CONTROL_NONE, CONTROL_BINS, CONTROL_PAIRS, CONTROL_ROWS };
 
 /// What is known of a buffer on this rank after the first pass.
 struct usage {
-    uint8_t control;            // control_kind
-    bool plain;                 // used as anything else
-    int64_t rows, pairs;        // most that a built-in writes into it
+    uint8_t control;              // control_kind
+    bool plain;                   // used as anything else
+    int64_t rows, pairs;          // most that a built-in writes into it
     int64_t src_bytes, dst_bytes; // least bytes that each row of its table has on either side
-    int64_t row_dst_bytes;      // pairs: least bytes of a result row
+    int64_t row_dst_bytes;        // pairs: least bytes of a result row
     int64_t tokens;
 };
 
@@ -24,29 +24,37 @@ struct walk {
     const struct check *c;
     const struct plan_variant *variant;
     const struct plan_program *program;
-    struct usage *usage;        // one per buffer of the variant
+    struct usage *usage; // one per buffer of the variant
     const struct plan_instr *instr;
-    uint32_t number;            // of the instruction
-    uint32_t rounds;            // exchange of the open `rounds`, or NONE
+    uint32_t number; // of the instruction
+    uint32_t rounds; // exchange of the open `rounds`, or NONE
 };
 
 /// What an argument position must be given.
 enum arg_kind { ARG_ANY, ARG_IN, ARG_OUT, ARG_ARENA, ARG_BINS, ARG_PAIRS, ARG_ROWS, ARG_TABLE, ARG_SLOTS };
 
 static const struct role_spec {
-    uint8_t least, most;        // listed arguments; generated kernels may have more, which only declare accesses
+    uint8_t least, most; // listed arguments; generated kernels may have more, which only declare accesses
     uint8_t args[MOE_MAX_ARGS];
     bool builtin, exchange;
     uint8_t unit;
 } role_specs[kernel_role_words_count] = {
     [kernel_role_route] = {4, 4, {ARG_IN, ARG_ANY, ARG_ARENA, ARG_ARENA}, false, false, unit_tokens},
-    [kernel_role_bin] = {7, 8, {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_SLOTS, ARG_ARENA, ARG_SLOTS},
-                         true, true, unit_one},
-    [kernel_role_bin_round] = {6, 6, {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_ROWS}, true, true,
-                               unit_one},
+    [kernel_role_bin] = {7,
+                         8,
+                         {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_SLOTS, ARG_ARENA, ARG_SLOTS},
+                         true,
+                         true,
+                         unit_one},
+    [kernel_role_bin_round] =
+        {6, 6, {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_ROWS}, true, true, unit_one},
     [kernel_role_copy_rows] = {1, 1, {ARG_TABLE}, false, false, unit_rows},
-    [kernel_role_fan_out] = {7, 8, {ARG_BINS, ARG_SLOTS, ARG_PAIRS, ARG_ARENA, ARG_SLOTS, ARG_ARENA, ARG_IN, ARG_ROWS},
-                             true, true, unit_one},
+    [kernel_role_fan_out] = {7,
+                             8,
+                             {ARG_BINS, ARG_SLOTS, ARG_PAIRS, ARG_ARENA, ARG_SLOTS, ARG_ARENA, ARG_IN, ARG_ROWS},
+                             true,
+                             true,
+                             unit_one},
     [kernel_role_dense] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_IN, ARG_OUT}, true, false, unit_one},
     [kernel_role_mlp_up] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, unit_fixed},
     [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, unit_fixed},
@@ -163,7 +171,8 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
     } else if (k->role == kernel_role_fan_out) {
         struct usage *u = usage_at(w, FAN_PAIRS);
         const struct plan_exchange *reply = answer(w, w->instr->exchange);
-        int64_t pairs = slots_fan_pairs(ir, e, me, ranks), x_row = ROW(ir, plan_buffer, arg_at(w, FAN_X)->buffer)->row_bytes;
+        int64_t pairs = slots_fan_pairs(ir, e, me, ranks),
+                x_row = ROW(ir, plan_buffer, arg_at(w, FAN_X)->buffer)->row_bytes;
         bool apart = w->instr->args.count > FAN_OWN_TABLE;
         hold(u, slots_fan_rows(ir, e, me, ranks), pairs, apart || e->pool ? e->data_bytes : least(e->data_bytes, x_row),
              k->n[0]);
@@ -189,8 +198,8 @@ static bool learn_launch(struct walk *w)
         return instr_fail(w, "its kernel takes another number of arguments");
     if (in->part == NONE)
         return instr_fail(w, "no part");
-    if (spec->exchange && (in->exchange == NONE ||
-                           ROW(w->c->ir, plan_exchange, in->exchange)->kind != exchange_kind_dispatch))
+    if (spec->exchange &&
+        (in->exchange == NONE || ROW(w->c->ir, plan_exchange, in->exchange)->kind != exchange_kind_dispatch))
         return instr_fail(w, "names no dispatch");
     for (uint32_t i = 0; i < in->args.count && i < spec->most; i++) {
         enum arg_kind kind = (enum arg_kind)spec->args[i];
@@ -268,15 +277,21 @@ static bool arg_fits_kind(const struct walk *w, uint32_t i, enum arg_kind kind)
     if (!arg_fits_slice(w, i))
         return false;
     switch (kind) {
-    case ARG_ANY: return u->control == CONTROL_NONE;
-    case ARG_IN: return b->kind != buffer_kind_param && b->row_bytes > 0;
-    case ARG_OUT: return b->kind == buffer_kind_output || b->kind == buffer_kind_arena;
-    case ARG_TABLE: return b->kind == buffer_kind_arena && u->control != CONTROL_NONE && !u->plain && !sliced;
+    case ARG_ANY:
+        return u->control == CONTROL_NONE;
+    case ARG_IN:
+        return b->kind != buffer_kind_param && b->row_bytes > 0;
+    case ARG_OUT:
+        return b->kind == buffer_kind_output || b->kind == buffer_kind_arena;
+    case ARG_TABLE:
+        return b->kind == buffer_kind_arena && u->control != CONTROL_NONE && !u->plain && !sliced;
     case ARG_BINS:
     case ARG_PAIRS:
-    case ARG_ROWS: return b->kind == buffer_kind_arena && !u->plain && !sliced && b->dtype == dtype_none;
+    case ARG_ROWS:
+        return b->kind == buffer_kind_arena && !u->plain && !sliced && b->dtype == dtype_none;
     case ARG_ARENA:
-    case ARG_SLOTS: return b->kind == buffer_kind_arena && !sliced && u->control == CONTROL_NONE;
+    case ARG_SLOTS:
+        return b->kind == buffer_kind_arena && !sliced && u->control == CONTROL_NONE;
     }
     return false;
 }
@@ -386,7 +401,8 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
         good = dtype_bytes((uint32_t)n[1], n[0]) <= u->row_dst_bytes &&
                holds_rows(w, MERGE_Y, bound, dtype_bytes((uint32_t)n[2], n[0]));
         break;
-    default: break;
+    default:
+        break;
     }
     return good || instr_fail(w, "a buffer is too small for its kernel");
 }
@@ -403,16 +419,20 @@ static bool check_launch(const struct walk *w)
         }
     int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound;
     switch (k->role) {
-    case kernel_role_bin: return check_bin(w, k);
-    case kernel_role_bin_round: return check_bin_round(w, k);
-    case kernel_role_fan_out: return check_fan_out(w, k);
+    case kernel_role_bin:
+        return check_bin(w, k);
+    case kernel_role_bin_round:
+        return check_bin_round(w, k);
+    case kernel_role_fan_out:
+        return check_fan_out(w, k);
     case kernel_role_dense:
         if (extent_bytes(w, arg_at(w, DENSE_PAIRS)->buffer) < moe_pairs_bytes(1, bound, bound) ||
             !holds_rows(w, DENSE_A, bound, k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||
             !holds_rows(w, DENSE_Y, bound, k->n[2]))
             return instr_fail(w, "a buffer is too small");
         return true;
-    default: return check_generated(w, k);
+    default:
+        return check_generated(w, k);
     }
 }
 
@@ -445,10 +465,13 @@ static bool check_instr(struct walk *w)
 {
     const struct plan_instr *in = w->instr;
     switch (in->op) {
-    case opcode_launch: return check_launch(w);
-    case opcode_copy: return check_copy(w);
+    case opcode_launch:
+        return check_launch(w);
+    case opcode_copy:
+        return check_copy(w);
     case opcode_send:
-    case opcode_recv: return check_message(w);
+    case opcode_recv:
+        return check_message(w);
     case opcode_wait:
     case opcode_signal:
         if (w->rounds != NONE)
@@ -465,7 +488,8 @@ static bool check_instr(struct walk *w)
             return instr_fail(w, "an end without rounds");
         w->rounds = NONE;
         return true;
-    default: return true;
+    default:
+        return true;
     }
 }
 
@@ -497,8 +521,9 @@ static bool check_message_streams(const struct walk *w)
             const struct plan_instr *in = ROW(ir, plan_instr, instrs.first + i);
             if (in->op != opcode_send && in->op != opcode_recv && in->op != opcode_rounds)
                 continue;
-            uint32_t slot = (in->exchange - w->variant->exchanges.first) * 3 +
-                            (in->op == opcode_send ? 0 : in->op == opcode_recv ? 1 : 2);
+            uint32_t slot = (in->exchange - w->variant->exchanges.first) * 3 + (in->op == opcode_send   ? 0
+                                                                                : in->op == opcode_recv ? 1
+                                                                                                        : 2);
             good = owner[slot] == NONE || owner[slot] == s;
             owner[slot] = s;
         }

@@ -25,11 +25,12 @@ static uint32_t record_pairs(const struct moe_session *session, const struct pla
 }
 
 /// A peer other than `not` whose slot has a free row, or `ranks`.
-static uint32_t peer_with_room(const struct stream *s, const struct plan_exchange *e, uint32_t exchange, uint32_t not)
+static uint32_t peer_with_room(const struct stream *s, const struct plan_exchange *e, uint32_t exchange, uint32_t not )
 {
     uint32_t ranks = s->rank->session->info->ranks;
     for (uint32_t p = 0; p < ranks; p++)
-        if (p != s->rank->number && p != not && slot_header(s, e, exchange, p)->rows < slots_rows(s->rank->session->ir, e, p))
+        if (p != s->rank->number &&
+            p != not &&slot_header(s, e, exchange, p)->rows < slots_rows(s->rank->session->ir, e, p))
             return p;
     return ranks;
 }

@@ -9,7 +9,7 @@
 /// Where a message lies on both sides. Header and records are one block except in a pool's packed buffers.
 struct route {
     char *from_header, *from_rows, *to_header, *to_rows;
-    int64_t room;               // rows that fit on both sides
+    int64_t room; // rows that fit on both sides
 };
 
 /// What this round grants between me and a peer, from my own state: both sides come to the same numbers.
@@ -119,8 +119,10 @@ static bool learn_overflow(struct rank *me, const struct plan_exchange *e, uint3
         for (uint32_t from = 0; from < ranks; from++) {
             int64_t rows = overflow_vector(me, e, exchange, from)[d];
             if (rows > (d == from ? 0 : most))
-                return session_fail(session, MOE_LOST, "rank %u announces %lld overflow rows for rank %u in `%s`, at most %lld are possible",
-                                    from, (long long)rows, d, ir_text(session->ir, e->name), (long long)most);
+                return session_fail(
+                    session, MOE_LOST,
+                    "rank %u announces %lld overflow rows for rank %u in `%s`, at most %lld are possible", from,
+                    (long long)rows, d, ir_text(session->ir, e->name), (long long)most);
             if (from == me->number) {
                 state->mine[d] = rows;
                 state->ahead[d] = total;
@@ -156,11 +158,13 @@ static enum stepped local_recv(struct stream *s, uint32_t exchange, struct block
     for (uint32_t from = 0; from < session->info->ranks; from++) {
         if (from == me->number)
             continue;
-        const struct moe_message *m = (const void *)((const char *)me->bases[e->recv] +
-            (dispatch ? state->target_offset[from] : state->source_offset[from]));
+        const struct moe_message *m =
+            (const void *)((const char *)me->bases[e->recv] +
+                           (dispatch ? state->target_offset[from] : state->source_offset[from]));
         if (m->source != from || m->exchange != exchange || m->step != session->step_number) {
-            session_fail(session, MOE_LOST, "rank %u received a message of another exchange or step from rank %u in `%s`",
-                         me->number, from, ir_text(session->ir, e->name));
+            session_fail(session, MOE_LOST,
+                         "rank %u received a message of another exchange or step from rank %u in `%s`", me->number,
+                         from, ir_text(session->ir, e->name));
             return STEP_FAILED;
         }
         state->got_rows[from] += m->rows;

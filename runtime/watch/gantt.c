@@ -1,5 +1,5 @@
 // The last step's timeline as text: a line per rank and stream, a column per slice of time, the stage's initial for what
-// ran in it, the part's number in the middle of each run.
+// ran in it, the part's number in the middle of each run; `-` where a stream waits for messages.
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,27 +15,42 @@ static uint32_t part_number(const struct moe_session *session, const struct plan
     return in->part == NONE ? 0 : in->part - session->variant->parts.first;
 }
 
-/// What fills most of a column wins; short spans still show where nothing else does.
-static void draw(const struct moe_session *session, const struct stream *s, char *line, uint32_t columns)
+static void draw_span(const struct moe_session *session, const struct span_record *r, char *line, uint32_t columns)
 {
     double step = session->step_end > 0 ? (double)session->step_end : 1;
-    for (uint32_t i = 0; i < s->spans.count; i++) {
-        const struct span_record *r = &s->spans.at[i];
-        const struct plan_instr *in = ROW(session->ir, plan_instr, r->instr);
-        const char *stage = ir_text(session->ir, in->stage);
-        uint32_t from = (uint32_t)((double)r->begin / step * columns), to = (uint32_t)((double)r->end / step * columns + 0.5);
-        from = from < columns ? from : columns - 1;
-        to = to < columns ? to : columns;
-        char letter = *stage ? (char)toupper((unsigned char)*stage) : '#';
-        if (to <= from) {
-            line[from] = line[from] == '.' ? letter : line[from];
-            continue;
-        }
-        memset(line + from, letter, to - from);
-        uint32_t number = part_number(session, in);
-        if (to - from >= 3)
-            line[from + (to - from) / 2] = number < 10 ? (char)('0' + number) : '+';
+    const struct plan_instr *in = ROW(session->ir, plan_instr, r->instr);
+    const char *stage = ir_text(session->ir, in->stage);
+    uint32_t from = (uint32_t)((double)r->begin / step * columns),
+             to = (uint32_t)((double)r->end / step * columns + 0.5);
+    from = from < columns ? from : columns - 1;
+    to = to < columns ? to : columns;
+    if (in->op == opcode_recv) { // waiting is no work: it shows only where the stream does nothing else
+        for (uint32_t i = from; i < to; i++)
+            line[i] = line[i] == '.' ? '-' : line[i];
+        return;
     }
+    char letter = *stage ? (char)toupper((unsigned char)*stage) : '#';
+    if (to <= from) { // too short for a column of its own
+        line[from] = line[from] == '.' ? letter : line[from];
+        return;
+    }
+    memset(line + from, letter, to - from);
+    uint32_t number = part_number(session, in);
+    if (to - from >= 3)
+        line[from + (to - from) / 2] = number < 10 ? (char)('0' + number) : '+';
+}
+
+/// Launches and sends first, then messages still under way (virtual time), then waits.
+static void draw(const struct moe_session *session, const struct stream *s, char *line, uint32_t columns)
+{
+    for (uint32_t i = 0; i < s->spans.count; i++)
+        if (ROW(session->ir, plan_instr, s->spans.at[i].instr)->op != opcode_recv)
+            draw_span(session, &s->spans.at[i], line, columns);
+    for (uint32_t i = 0; i < s->messages.count; i++)
+        draw_span(session, &s->messages.at[i], line, columns);
+    for (uint32_t i = 0; i < s->spans.count; i++)
+        if (ROW(session->ir, plan_instr, s->spans.at[i].instr)->op == opcode_recv)
+            draw_span(session, &s->spans.at[i], line, columns);
 }
 
 moe_status moe_session_gantt(const moe_session *session, uint32_t columns, char **text)

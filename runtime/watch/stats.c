@@ -147,7 +147,8 @@ moe_status moe_session_stats(const moe_session *session, moe_stats *stats)
 {
     if (!session || !stats || !session->variant || session->broken)
         return MOE_INVALID;
-    struct moe_session *own = (struct moe_session *)(uintptr_t)session; // computed late; the session is the caller's alone
+    struct moe_session *own =
+        (struct moe_session *)(uintptr_t)session; // computed late; the session is the caller's alone
     if (!own->stats.schedule)
         stats_compute(own);
     *stats = own->stats;

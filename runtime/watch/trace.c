@@ -67,7 +67,8 @@ moe_status moe_session_trace(const moe_session *session, const char *path)
     FILE *out = fopen(path, "w");
     if (!out)
         return MOE_IO;
-    fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"moecc\",\"pid\":0,\"tid\":0,\"args\":{}}",
+    fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"moecc\",\"pid\":0,\"tid\":0,"
+          "\"args\":{}}",
           out);
     for (uint32_t r = 0; r < session->info->ranks; r++)
         write_rank(out, session, r);

@@ -30,8 +30,8 @@ static void check_path(struct checked *checked, const char *path, const struct c
         CU_FAIL_FATAL("the checker ended in a fatal error");
     }
     checked->loaded = load_program(&checked->context, &checked->program, path);
-    checked->fine = checked->loaded && check_program(&checked->context, &checked->program, options, &checked->module,
-                                                     &checked->pipeline);
+    checked->fine = checked->loaded &&
+                    check_program(&checked->context, &checked->program, options, &checked->module, &checked->pipeline);
 }
 
 static void release(struct checked *checked)
@@ -99,8 +99,9 @@ static int make_folder(void)
     snprintf(folder, sizeof folder, "/tmp/moe_check_XXXXXX");
     if (!mkdtemp(folder))
         return 1;
-    write_file("config.json", "{\"hidden_size\": 32, \"scale\": 2.5, \"flag\": true, \"model_type\": \"tiny\", \"act\": \"relu\",\n"
-                              " \"nothing\": null, \"nested\": {\"depth\": 3}}");
+    write_file("config.json",
+               "{\"hidden_size\": 32, \"scale\": 2.5, \"flag\": true, \"model_type\": \"tiny\", \"act\": \"relu\",\n"
+               " \"nothing\": null, \"nested\": {\"depth\": 3}}");
     write_file("broken.json", "{\"a\": }");
     write_file("list.json", "[1]");
     return 0;
@@ -359,7 +360,8 @@ static void test_uncovered(void)
     check_line(&checked, 56, "", &no_options);
     CU_ASSERT_FALSE(checked.fine);
     char *errors = errors_of(&checked, DIAG_SHORT);
-    CU_ASSERT_PTR_NOT_NULL(strstr(errors, ":48:10: error[E0312]: no schedule of pipeline `main` covers 0 to 63 tokens\n"));
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(errors, ":48:10: error[E0312]: no schedule of pipeline `main` covers 0 to 63 tokens\n"));
     free(errors);
     release(&checked);
 }
@@ -443,7 +445,8 @@ static void test_schedule_text(void)
     static const struct {
         const char *text, *name;
         int64_t knob;
-    } rows[] = {{"ladder(n: 8)", "ladder", 8}, {"serial", "serial", -1}, {"waves(g: 3)", "waves", 3}, {"mine", "mine", 2}};
+    } rows[] = {
+        {"ladder(n: 8)", "ladder", 8}, {"serial", "serial", -1}, {"waves(g: 3)", "waves", 3}, {"mine", "mine", 2}};
     struct checked checked;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct check_options options = {.layer = 5, .schedule = rows[i].text};
@@ -515,10 +518,12 @@ static void test_alias(void)
     if (checked.fine)
         CU_ASSERT_EQUAL(ROW(&checked.module, mod_choice, pipeline_of(&checked)->choices.first)->last_tokens, 9);
     release(&checked);
-    check_path(&checked, write_file("program.moe", "import \"library.moe\" as lib;\nconst depth = lib.hf.nested.dept;\n"),
+    check_path(&checked,
+               write_file("program.moe", "import \"library.moe\" as lib;\nconst depth = lib.hf.nested.dept;\n"),
                &no_options);
     expect_error(&checked, ":2:29: error[E0105]: `config.json` has no key `nested.dept`");
-    check_path(&checked, write_file("program.moe", "import \"library.moe\" as lib;\nconst depth = lib.fnn;\n"), &no_options);
+    check_path(&checked, write_file("program.moe", "import \"library.moe\" as lib;\nconst depth = lib.fnn;\n"),
+               &no_options);
     expect_error(&checked, ":2:19: error[E0101]");
 }
 
@@ -530,7 +535,8 @@ static void test_unused_library(void)
     struct checked checked;
     make_program(36, "    place experts over rank; spare = 3;", text, sizeof text, &line, &column);
     write_file("library.moe", text);
-    check_path(&checked, write_file("program.moe", "import \"library.moe\" as lib;\ndim experts = lib.experts;\n"), &no_options);
+    check_path(&checked, write_file("program.moe", "import \"library.moe\" as lib;\ndim experts = lib.experts;\n"),
+               &no_options);
     expect_fine(&checked, "an unused library");
     CU_ASSERT_EQUAL(COUNT(&checked.module, mod_placement), 0);
     release(&checked);
@@ -551,19 +557,24 @@ static void test_evaluation(void)
     struct checked checked;
     int64_t value = 0;
     bool holds = true;
-    check_path(&checked, write_file("program.moe", "const n = 1; const m = 4; const a = n * 2 + m;\n"
-                                                   "const b = n mod 3 == 1; const c = -7 / 2;\n"),
+    check_path(&checked,
+               write_file("program.moe", "const n = 1; const m = 4; const a = n * 2 + m;\n"
+                                         "const b = n mod 3 == 1; const c = -7 / 2;\n"),
                &no_options);
     expect_fine(&checked, "constants");
     uint32_t file = checked.program.units[checked.program.unit_count - 1].file;
     struct name_value names[] = {{intern(&checked.context, "n"), 5}};
-    CU_ASSERT_TRUE(evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "a"), names, 1, &value));
+    CU_ASSERT_TRUE(
+        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "a"), names, 1, &value));
     CU_ASSERT_EQUAL(value, 14);
-    CU_ASSERT_TRUE(evaluate_condition(&checked.context, &checked.program, file, find_value(&checked, "b"), names, 1, &holds));
+    CU_ASSERT_TRUE(
+        evaluate_condition(&checked.context, &checked.program, file, find_value(&checked, "b"), names, 1, &holds));
     CU_ASSERT_FALSE(holds);
-    CU_ASSERT_TRUE(evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "c"), NULL, 0, &value));
+    CU_ASSERT_TRUE(
+        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "c"), NULL, 0, &value));
     CU_ASSERT_EQUAL(value, -4);
-    CU_ASSERT_FALSE(evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "b"), names, 1, &value));
+    CU_ASSERT_FALSE(
+        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "b"), names, 1, &value));
     CU_ASSERT_EQUAL(checked.context.error_count, 1);
     release(&checked);
 }

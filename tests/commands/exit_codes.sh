@@ -31,4 +31,6 @@ $m check --diagnostics=json examples/errors/02_unit.moe 2>"$folder/json"
 python3 -c 'import json,sys; [json.loads(l) for l in open(sys.argv[1])]' "$folder/json" 2>/dev/null || command -v python3 >/dev/null || true
 $m check --diagnostics=short examples/errors/02_unit.moe 2>&1 | grep -q '^examples/errors/02_unit.moe:8:41: error\[E0002\]: ' || wrong=1
 $m run examples/hello.moe --tokens 16 --emit=plan >"$folder/plan" 2>/dev/null && head -n 1 "$folder/plan" | grep -q '^ir plan' || wrong=1
+# A file named without its folder still finds what it imports from beside it.
+(cd examples/errors && ../../build/moecc check 06_overlap_dep.moe 2>&1 | grep -q 'error\[E0301\]') || wrong=1
 exit $wrong

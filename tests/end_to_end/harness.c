@@ -23,7 +23,7 @@ static const char *write_source(const char *text, char *path, size_t size)
     return path;
 }
 
-moe_plan *subject_compile(const struct subject *subject)
+void *subject_image(const struct subject *subject, size_t *bytes)
 {
     char path[64];
     struct driver_options options = {.out = stdout, .cpu_level = subject->cpu_level};
@@ -44,14 +44,23 @@ moe_plan *subject_compile(const struct subject *subject)
     } else {
         code = compile(context, &options, &result);
     }
-    moe_plan *plan = NULL;
     if (code != EXIT_FINE)
         diag_print_all(context, DIAG_TEXT, false, stderr);
-    else if (moe_plan_from_memory(result.image, result.image_bytes, &plan) != MOE_OK)
-        fprintf(stderr, "plan: %s\n", moe_last_error());
-    free(result.image);
     context_free(context);
     free(context);
+    CU_ASSERT_PTR_NOT_NULL(result.image);
+    *bytes = result.image_bytes;
+    return result.image;
+}
+
+moe_plan *subject_compile(const struct subject *subject)
+{
+    size_t bytes;
+    void *image = subject_image(subject, &bytes);
+    moe_plan *plan = NULL;
+    if (image && moe_plan_from_memory(image, bytes, &plan) != MOE_OK)
+        fprintf(stderr, "plan: %s\n", moe_last_error());
+    free(image);
     CU_ASSERT_PTR_NOT_NULL(plan);
     return plan;
 }

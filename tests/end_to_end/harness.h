@@ -19,6 +19,8 @@ struct subject {
     uint32_t dim_count;
 };
 
+/// A compiled plan's image; free with free().
+void *subject_image(const struct subject *subject, size_t *bytes);
 /// A compiled plan. Fails the running CUnit test (and returns NULL) with the diagnostics when it does not compile.
 moe_plan *subject_compile(const struct subject *subject);
 

@@ -48,7 +48,8 @@ static void add_owners(struct builder *b)
     }
 }
 
-static uint32_t add_kernel(struct builder *b, uint32_t role, bool builtin, uint32_t unit, int64_t units, const int64_t *n)
+static uint32_t add_kernel(struct builder *b, uint32_t role, bool builtin, uint32_t unit, int64_t units,
+                           const int64_t *n)
 {
     uint32_t k = ADD(b->ir, plan_kernel);
     struct plan_kernel *row = ROW(b->ir, plan_kernel, k);
@@ -96,13 +97,13 @@ static void add_buffers(struct builder *b)
     b->y = add_buffer(b, "y", buffer_kind_output, dtype_f32, row);
     for (uint32_t i = 0; i < b->small->parts; i++) {
         struct part_rows *p = &b->parts[i];
-        static const char *const names[] = {"ids",   "weights", "send",       "recv",       "a",         "hidden",    "acc",
-                                            "reply", "replies", "own",        "bins",       "pairs",     "pool_send", "pool_recv",
-                                            "pool_reply",       "spill",      "pool_pairs", "round"};
-        uint32_t *const numbers[] = {&p->ids,        &p->weights,    &p->send,       &p->recv,      &p->a,    &p->hidden,
-                                     &p->acc,        &p->reply_send, &p->reply_recv, &p->own,       &p->bins, &p->pairs,
-                                     &p->pool_send,  &p->pool_recv,  &p->pool_reply, &p->spill,     &p->pool_pairs,
-                                     &p->round};
+        static const char *const names[] = {"ids",       "weights",   "send",       "recv",  "a",          "hidden",
+                                            "acc",       "reply",     "replies",    "own",   "bins",       "pairs",
+                                            "pool_send", "pool_recv", "pool_reply", "spill", "pool_pairs", "round"};
+        uint32_t *const numbers[] = {&p->ids,    &p->weights,    &p->send,       &p->recv,       &p->a,
+                                     &p->hidden, &p->acc,        &p->reply_send, &p->reply_recv, &p->own,
+                                     &p->bins,   &p->pairs,      &p->pool_send,  &p->pool_recv,  &p->pool_reply,
+                                     &p->spill,  &p->pool_pairs, &p->round};
         size_t count = b->small->pool ? sizeof numbers / sizeof *numbers : 12;
         for (size_t n = 0; n < count; n++) {
             bool control = !strcmp(names[n], "bins") || !strcmp(names[n], "pairs") || !strcmp(names[n], "pool_pairs") ||
@@ -112,8 +113,8 @@ static void add_buffers(struct builder *b)
     }
 }
 
-static uint32_t add_exchange(struct builder *b, const char *name, uint32_t kind, bool pool, uint32_t part, uint32_t send,
-                             uint32_t recv, uint32_t base)
+static uint32_t add_exchange(struct builder *b, const char *name, uint32_t kind, bool pool, uint32_t part,
+                             uint32_t send, uint32_t recv, uint32_t base)
 {
     const struct small *s = b->small;
     uint32_t number = ADD(b->ir, plan_exchange), first = COUNT(b->ir, plan_slot);
@@ -125,11 +126,21 @@ static uint32_t add_exchange(struct builder *b, const char *name, uint32_t kind,
     int64_t meta = kind == exchange_kind_dispatch ? s->choices * (int64_t)sizeof(struct moe_row_meta) : 0;
     str_id id = ir_str(b->ir, name);
     *ROW(b->ir, plan_exchange, number) =
-        (struct plan_exchange){.name = id, .kind = kind, .part = part, .pool = pool, .send = send, .recv = recv,
-                               .base = base, .header_bytes = moe_header_bytes(s->ranks), .data_bytes = s->width * 4,
-                               .row_bytes = moe_record_bytes(s->width * 4, meta), .meta_bytes = meta,
-                               .max_rounds = 100000, .overflow = s->overflow_error ? overflow_error : overflow_pool,
-                               .wire = dtype_f32, .slots = {first, s->ranks}};
+        (struct plan_exchange){.name = id,
+                               .kind = kind,
+                               .part = part,
+                               .pool = pool,
+                               .send = send,
+                               .recv = recv,
+                               .base = base,
+                               .header_bytes = moe_header_bytes(s->ranks),
+                               .data_bytes = s->width * 4,
+                               .row_bytes = moe_record_bytes(s->width * 4, meta),
+                               .meta_bytes = meta,
+                               .max_rounds = 100000,
+                               .overflow = s->overflow_error ? overflow_error : overflow_pool,
+                               .wire = dtype_f32,
+                               .slots = {first, s->ranks}};
     return number;
 }
 
@@ -142,8 +153,8 @@ static void add_exchanges(struct builder *b)
                                   p->dispatch);
         if (!b->small->pool)
             continue;
-        p->pool_dispatch = add_exchange(b, "pool", exchange_kind_dispatch, true, p->part, p->pool_send, p->pool_recv,
-                                        p->dispatch);
+        p->pool_dispatch =
+            add_exchange(b, "pool", exchange_kind_dispatch, true, p->part, p->pool_send, p->pool_recv, p->dispatch);
         p->pool_combine = add_exchange(b, "pool_back", exchange_kind_combine, true, p->part, p->pool_reply, p->spill,
                                        p->pool_dispatch);
     }
@@ -178,8 +189,8 @@ static void launch(struct builder *b, uint32_t role, uint32_t part, uint32_t exc
     in->args = (struct rows){first, count};
     in->exchange = exchange;
 }
-#define LAUNCH(b, role, part, exchange, ...)                                                                           \
-    launch(b, kernel_role_##role, part, exchange, (const uint32_t[]){__VA_ARGS__},                                     \
+#define LAUNCH(b, role, part, exchange, ...)                                       \
+    launch(b, kernel_role_##role, part, exchange, (const uint32_t[]){__VA_ARGS__}, \
            sizeof(const uint32_t[]){__VA_ARGS__} / sizeof(uint32_t))
 
 static void message(struct builder *b, uint32_t op, uint32_t exchange, uint32_t part)
@@ -203,7 +214,8 @@ static void add_rounds(struct builder *b, const struct part_rows *p)
     LAUNCH(b, copy_rows, p->part, NONE, p->round);
     message(b, opcode_send, p->pool_dispatch, p->part);
     message(b, opcode_recv, p->pool_dispatch, p->part);
-    LAUNCH(b, fan_out, p->part, p->pool_dispatch, p->bins, p->pool_recv, p->pool_pairs, p->a, p->pool_reply, p->own, b->x);
+    LAUNCH(b, fan_out, p->part, p->pool_dispatch, p->bins, p->pool_recv, p->pool_pairs, p->a, p->pool_reply, p->own,
+           b->x);
     LAUNCH(b, copy_rows, p->part, NONE, p->pool_pairs);
     LAUNCH(b, mlp_up, p->part, NONE, p->pool_pairs, p->a, b->x, p->hidden);
     LAUNCH(b, mlp_down, p->part, NONE, p->pool_pairs, p->hidden, b->x, p->acc);
@@ -219,7 +231,8 @@ static void add_compute_stream(struct builder *b)
         const struct part_rows *p = &b->parts[i];
         LAUNCH(b, route, p->part, NONE, b->x, b->x, p->ids, p->weights);
         if (b->small->pool)
-            LAUNCH(b, bin, p->part, p->dispatch, p->ids, p->weights, b->x, p->bins, p->send, p->reply_recv, p->own, p->spill);
+            LAUNCH(b, bin, p->part, p->dispatch, p->ids, p->weights, b->x, p->bins, p->send, p->reply_recv, p->own,
+                   p->spill);
         else
             LAUNCH(b, bin, p->part, p->dispatch, p->ids, p->weights, b->x, p->bins, p->send, p->reply_recv, p->own);
         LAUNCH(b, copy_rows, p->part, NONE, p->bins);
@@ -268,7 +281,9 @@ static struct rows add_streams(struct builder *b)
             add_wire_stream(b);
         str_id name = ir_str(b->ir, i == 0 ? "comp" : "wire");
         uint32_t s = ADD(b->ir, plan_stream);
-        *ROW(b->ir, plan_stream, s) = (struct plan_stream){.name = name, .engines = 1u << i, .priority = i,
+        *ROW(b->ir, plan_stream, s) = (struct plan_stream){.name = name,
+                                                           .engines = 1u << i,
+                                                           .priority = i,
                                                            .own_thread = b->small->own_thread,
                                                            .instrs = {begin, COUNT(b->ir, plan_instr) - begin}};
     }
@@ -285,12 +300,16 @@ static int64_t buffer_bytes(const struct builder *b, const struct part_rows *p, 
     int64_t owned = ROW(ir, plan_rank, rank)->owned.count, rows = slots_fan_rows(ir, d, rank, s->ranks),
             pairs = slots_fan_pairs(ir, d, rank, s->ranks);
     if (s->pool) {
-        const struct plan_exchange *pd = ROW(ir, plan_exchange, p->pool_dispatch), *pc = ROW(ir, plan_exchange, p->pool_combine);
-        int64_t pool_rows = slots_fan_rows(ir, pd, rank, s->ranks), pool_pairs = slots_fan_pairs(ir, pd, rank, s->ranks);
+        const struct plan_exchange *pd = ROW(ir, plan_exchange, p->pool_dispatch),
+                                   *pc = ROW(ir, plan_exchange, p->pool_combine);
+        int64_t pool_rows = slots_fan_rows(ir, pd, rank, s->ranks),
+                pool_pairs = slots_fan_pairs(ir, pd, rank, s->ranks);
         if (buffer == p->pool_send || buffer == p->pool_recv)
-            return buffer == p->pool_send ? slots_send_bytes(ir, pd, rank, s->ranks) : slots_recv_bytes(ir, pd, rank, s->ranks);
+            return buffer == p->pool_send ? slots_send_bytes(ir, pd, rank, s->ranks)
+                                          : slots_recv_bytes(ir, pd, rank, s->ranks);
         if (buffer == p->pool_reply || buffer == p->spill)
-            return buffer == p->pool_reply ? slots_send_bytes(ir, pc, rank, s->ranks) : slots_recv_bytes(ir, pc, rank, s->ranks);
+            return buffer == p->pool_reply ? slots_send_bytes(ir, pc, rank, s->ranks)
+                                           : slots_recv_bytes(ir, pc, rank, s->ranks);
         if (buffer == p->pool_pairs)
             return moe_pairs_bytes(owned, pool_rows, pool_pairs);
         if (buffer == p->round)
@@ -303,7 +322,8 @@ static int64_t buffer_bytes(const struct builder *b, const struct part_rows *p, 
     if (buffer == p->send || buffer == p->recv)
         return buffer == p->send ? slots_send_bytes(ir, d, rank, s->ranks) : slots_recv_bytes(ir, d, rank, s->ranks);
     if (buffer == p->reply_send || buffer == p->reply_recv)
-        return buffer == p->reply_send ? slots_send_bytes(ir, c, rank, s->ranks) : slots_recv_bytes(ir, c, rank, s->ranks);
+        return buffer == p->reply_send ? slots_send_bytes(ir, c, rank, s->ranks)
+                                       : slots_recv_bytes(ir, c, rank, s->ranks);
     if (buffer == p->own)
         return bound * c->row_bytes;
     if (buffer == p->bins)
@@ -340,10 +360,19 @@ void small_plan(struct ir *ir, struct small *s)
     ir_init(ir, &plan_ir);
     str_id name = ir_str(ir, "small"), level = ir_str(ir, "v2");
     ADD(ir, plan_info);
-    *ROW(ir, plan_info, 0) = (struct plan_info){.name = name, .layer = name, .cpu_level = level, .ranks = s->ranks,
-                                                .experts = s->experts, .choices = s->choices, .x_dtype = dtype_f32,
-                                                .y_dtype = dtype_f32, .width = s->width, .tokens_bound = s->bound,
-                                                .layers = 1, .link_bandwidth = 1e9, .link_latency = 500};
+    *ROW(ir, plan_info, 0) = (struct plan_info){.name = name,
+                                                .layer = name,
+                                                .cpu_level = level,
+                                                .ranks = s->ranks,
+                                                .experts = s->experts,
+                                                .choices = s->choices,
+                                                .x_dtype = dtype_f32,
+                                                .y_dtype = dtype_f32,
+                                                .width = s->width,
+                                                .tokens_bound = s->bound,
+                                                .layers = 1,
+                                                .link_bandwidth = 1e9,
+                                                .link_latency = 500};
     add_owners(&b);
     add_kernels(&b);
     struct plan_variant v = {.name = name, .bound = s->bound, .parts = {0, s->parts}, .semaphores = 4 * s->parts};
@@ -381,7 +410,7 @@ static void k_copy(const struct moe_kargs *a, int64_t begin, int64_t end, void *
     (void)scratch;
     const struct moe_row_table *t = a->p[COPY_CONTROL];
     for (int64_t i = begin; i < end; i++)
-        memcpy(t->dst[i], t->src[i], (size_t)model->width * 4);
+        memmove(t->dst[i], t->src[i], (size_t)model->width * 4);
 }
 
 static uint32_t expert_of(int64_t rank, int64_t local)
@@ -408,7 +437,8 @@ static void k_up(const struct moe_kargs *a, int64_t begin, int64_t end, void *sc
         float factor = 1.0f + (float)expert_of(a->n[2], u / 2);
         for (int64_t p = h->expert_first[u / 2]; p < h->expert_first[u / 2 + 1]; p++)
             for (int64_t i = from; i < to; i++)
-                ((float *)((char *)a->p[UP_HIDDEN] + p * row))[i] = ((float *)((char *)a->p[UP_A] + p * row))[i] * factor;
+                ((float *)((char *)a->p[UP_HIDDEN] + p * row))[i] =
+                    ((float *)((char *)a->p[UP_A] + p * row))[i] * factor;
     }
 }
 
@@ -427,7 +457,7 @@ static void k_down(const struct moe_kargs *a, int64_t begin, int64_t end, void *
                 ((float *)(acc + h->pair_row[p] * row))[i] +=
                     h->pair_weight[p] * ((float *)((char *)a->p[DOWN_HIDDEN] + p * row))[i];
         for (int64_t r = 0; r < h->rows; r++)
-            memcpy((char *)h->row_dst[r] + from * 4, acc + r * row + from * 4, (size_t)(to - from) * 4);
+            memmove((char *)h->row_dst[r] + from * 4, acc + r * row + from * 4, (size_t)(to - from) * 4);
     }
 }
 

@@ -30,10 +30,14 @@ static void data_make(struct data *d, const struct small *s, uint64_t seed, int 
 {
     size_t rows = (size_t)s->ranks * (size_t)s->bound;
     random_state = seed;
-    *d = (struct data){.x = calloc(rows * (size_t)s->width, 4), .y = calloc(rows * (size_t)s->width, 4),
-                       .want = calloc(rows * (size_t)s->width, 4), .weights = calloc(rows * s->choices, 4),
-                       .ids = calloc(rows * s->choices, 4), .tokens = calloc(s->ranks, 8),
-                       .steps = calloc(s->ranks, sizeof(moe_step)), .small = s};
+    *d = (struct data){.x = calloc(rows * (size_t)s->width, 4),
+                       .y = calloc(rows * (size_t)s->width, 4),
+                       .want = calloc(rows * (size_t)s->width, 4),
+                       .weights = calloc(rows * s->choices, 4),
+                       .ids = calloc(rows * s->choices, 4),
+                       .tokens = calloc(s->ranks, 8),
+                       .steps = calloc(s->ranks, sizeof(moe_step)),
+                       .small = s};
     for (size_t i = 0; i < rows * (size_t)s->width; i++)
         d->x[i] = (float)random_below(1000) / 500.0f - 1.0f;
     for (size_t i = 0; i < rows * s->choices; i++) {
@@ -55,11 +59,17 @@ static void data_steps(struct data *d, int how)
     const struct small *s = d->small;
     for (uint32_t r = 0; r < s->ranks; r++) {
         size_t at = (size_t)r * (size_t)s->bound;
-        d->tokens[r] = how == 0 ? s->bound : how == 1 ? 0 : how == 2 ? 1 : (int64_t)random_below((uint32_t)s->bound + 1);
+        d->tokens[r] = how == 0   ? s->bound
+                       : how == 1 ? 0
+                       : how == 2 ? 1
+                                  : (int64_t)random_below((uint32_t)s->bound + 1);
         if (how == 4 && r % 2)
             d->tokens[r] = 0;
-        d->steps[r] = (moe_step){.rank = r, .tokens = d->tokens[r], .in = d->x + at * (size_t)s->width,
-                                 .out = d->y + at * (size_t)s->width, .given_ids = d->ids + at * s->choices,
+        d->steps[r] = (moe_step){.rank = r,
+                                 .tokens = d->tokens[r],
+                                 .in = d->x + at * (size_t)s->width,
+                                 .out = d->y + at * (size_t)s->width,
+                                 .given_ids = d->ids + at * s->choices,
                                  .given_weights = d->weights + at * s->choices};
         small_reference(s, d->tokens[r], d->x + at * (size_t)s->width, d->ids + at * s->choices,
                         d->weights + at * s->choices, d->want + at * (size_t)s->width);
@@ -89,9 +99,25 @@ static const struct small shapes[] = {
     {.ranks = 4, .experts = 8, .choices = 3, .parts = 2, .width = 8, .bound = 33, .rows = -1},
     {.ranks = 4, .experts = 8, .choices = 2, .parts = 2, .width = 8, .bound = 32, .rows = 3, .pool = 5},
     {.ranks = 3, .experts = 9, .choices = 4, .parts = 3, .width = 4, .bound = 40, .rows = 0, .pool = 1},
-    {.ranks = 5, .experts = 6, .choices = 2, .parts = 4, .width = 4, .bound = 21, .rows = 2, .pool = 3, .empty_ranks = 2},
+    {.ranks = 5,
+     .experts = 6,
+     .choices = 2,
+     .parts = 4,
+     .width = 4,
+     .bound = 21,
+     .rows = 2,
+     .pool = 3,
+     .empty_ranks = 2},
     {.ranks = 4, .experts = 8, .choices = 8, .parts = 1, .width = 4, .bound = 24, .rows = 1, .pool = 100},
-    {.ranks = 3, .experts = 5, .choices = 2, .parts = 2, .width = 4, .bound = 20, .rows = 4, .pool = 2, .own_thread = true},
+    {.ranks = 3,
+     .experts = 5,
+     .choices = 2,
+     .parts = 2,
+     .width = 4,
+     .bound = 20,
+     .rows = 4,
+     .pool = 2,
+     .own_thread = true},
     {.ranks = 1, .experts = 4, .choices = 2, .parts = 2, .width = 4, .bound = 9, .rows = 2, .pool = 2},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -325,7 +351,8 @@ static void test_file(void)
     free(again);
     plan_close(&plan);
     // The same plan behind an executable of odd size.
-    CU_ASSERT_FATAL(ftruncate(fd, 0) == 0 && pwrite(fd, "#!ELF", 5, 0) == 5 && pwrite(fd, image, bytes, 5) == (ssize_t)bytes);
+    CU_ASSERT_FATAL(ftruncate(fd, 0) == 0 && pwrite(fd, "#!ELF", 5, 0) == 5 &&
+                    pwrite(fd, image, bytes, 5) == (ssize_t)bytes);
     struct plan_trailer trailer = {.plan_offset = 5, .plan_bytes = bytes, .magic = PLAN_MAGIC};
     CU_ASSERT_FATAL(pwrite(fd, &trailer, sizeof trailer, (off_t)(5 + bytes)) == sizeof trailer);
     CU_ASSERT(plan_open_file(&plan, path, error, sizeof error));
@@ -384,8 +411,10 @@ static void test_hostile(void)
                 moe_plan_info info;
                 moe_plan_describe(plan, &info);
                 bool same = info.ranks == s.ranks && info.width == s.width && info.choices == s.choices &&
-                            info.experts == s.experts && t != T_plan_kernel; // the C kernels are trusted, as native code is
-                if (same && moe_session_create(plan, &(moe_options){.device = "sim", .threads = 1}, &session) == MOE_OK) {
+                            info.experts == s.experts &&
+                            t != T_plan_kernel; // the C kernels are trusted, as native code is
+                if (same &&
+                    moe_session_create(plan, &(moe_options){.device = "sim", .threads = 1}, &session) == MOE_OK) {
                     small_override(session, &s);
                     moe_session_run(session, d.steps, s.ranks);
                     moe_session_destroy(session);
