@@ -51,11 +51,11 @@ static struct linear combine(const char *op, struct linear a, struct linear b)
         overflow = __builtin_mul_overflow(scaled.constant, scale, &result.constant) ||
                    __builtin_mul_overflow(scaled.factor, scale, &result.factor);
     } else if (!strcmp(op, "+")) {
-        overflow = __builtin_add_overflow(a.constant, b.constant, &result.constant);
-        result.factor = a.factor + b.factor;
+        overflow = __builtin_add_overflow(a.constant, b.constant, &result.constant) ||
+                   __builtin_add_overflow(a.factor, b.factor, &result.factor);
     } else if (!strcmp(op, "-")) {
-        overflow = __builtin_sub_overflow(a.constant, b.constant, &result.constant);
-        result.factor = a.factor - b.factor;
+        overflow = __builtin_sub_overflow(a.constant, b.constant, &result.constant) ||
+                   __builtin_sub_overflow(a.factor, b.factor, &result.factor);
     } else {
         result.fine = false;
     }
@@ -128,8 +128,9 @@ static bool unify_dim(struct application *call, node_id expression, const struct
         return false;
     if (!form.variable)
         return form.constant == found->value;
-    int64_t rest = found->value - form.constant;
-    if (form.factor == 0 || rest % form.factor || rest / form.factor < 1)
+    int64_t rest;
+    if (__builtin_sub_overflow(found->value, form.constant, &rest) || form.factor == 0 || rest % form.factor ||
+        rest / form.factor < 1)
         return false;
     int64_t value = rest / form.factor;
     struct dim dim = {.value = value, .text = solved_text(checker, found, form.factor, value)};

@@ -173,6 +173,14 @@ static const struct bad_line bad_lines[] = {
     {17, "    stage combine: y = combine(yd, r); extern stage e: z = @f();", "E0205"},
     {17, "    param w_two: f32[2, hidden]; stage two: r2 = topk(x, w_two, k: 1); stage combine: y = combine(yd, @r2);",
      "E0204"},
+    // operators
+    {9, "op o(x: any[n, h]) -> any[n, h] { uses @sn; }", "E0101"},
+    {9, "op o(x: any[n, h]) -> any[n, h] { phase @pck { uses sm; } }", "E0101"},
+    {9, "op o(x: any[n, h]) -> any[n, h] { phase pack { uses @cpy; } }", "E0101"},
+    {9, "op o(x: any[n, h]) -> any[n, h] { @flop = 3; uses sm; }", "E0106"},
+    {18, "    stage o: z = o(@x); yield y; } op o(x: any[n, 3 * h]) -> any[n, h] { uses sm;", "E0204"},
+    {18, "    stage o: z = o(x, @x); yield y; } op o(x: any[n, h], y: any[n, h + 1]) -> any[n, h] { uses sm;", "E0204"},
+    {18, "    stage o: z = o(x); yield y; } op o(x: any[n, h]) -> any[n, @2 * q] { uses sm;", "E0202"},
     // weights
     {20, "weights names for @moo {", "E0101"},
     {21, "    w_router = \"gate.{layer}\"; @w_ruter = \"a\";", "E0601"},
