@@ -8,6 +8,8 @@
 #include "runtime/open.h"
 #include "runtime/plan/limits.h"
 
+// A worker that looks a little longer saves a wake-up per launch, where no stream's thread needs its core.
+enum { SPINS_ALONE = 20000, SPINS_CROWDED = 200 };
 enum { HUGE_PAGES_FROM = 8 << 20, ROUND_SPANS = 4096, MESSAGE_SLACK = 1 << 15 };
 
 void *session_alloc(struct moe_session *session, size_t count, size_t size)
@@ -230,6 +232,7 @@ static bool build_pool(struct moe_session *session)
     struct pool *pool = &session->pool;
     uint32_t count = session->info->ranks * session->streams_per_rank;
     pool->worker_count = session->options.threads;
+    pool->idle_spins = count + pool->worker_count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS_ALONE : SPINS_CROWDED;
     pool->workers = session_alloc(session, pool->worker_count, sizeof *pool->workers);
     pool->slots = session_alloc(session, count, sizeof *pool->slots);
     if (!pool->workers || !pool->slots)

@@ -138,7 +138,7 @@ static void *stream_main(void *argument)
     uint32_t seen = 0;
     for (;;) {
         while (atomic_load(&session->epoch) == seen)
-            futex_sleep(&session->epoch, seen, INT64_C(1000000000));
+            futex_sleep(&session->epoch, seen, FUTEX_FOREVER_NS);
         seen = atomic_load(&session->epoch);
         if (atomic_load(&session->stop))
             return NULL;

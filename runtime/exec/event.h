@@ -25,6 +25,8 @@ static inline int64_t clock_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+#define FUTEX_FOREVER_NS (INT64_C(1) << 62)
+
 static inline void futex_sleep(const void *word, uint32_t seen, int64_t ns)
 {
     struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};

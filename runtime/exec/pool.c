@@ -3,7 +3,7 @@
 
 #include <sched.h>
 
-enum { IDLE_SPINS = 200, STOP_WAIT_S = 2 };
+enum { STOP_WAIT_S = 2 };
 
 void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch)
 {
@@ -65,11 +65,12 @@ static void *worker_main(void *argument)
         uint32_t seen = atomic_load(&pool->epoch);
         if (find_work(w, true) || find_work(w, false))
             continue;
-        for (int i = 0; i < IDLE_SPINS && atomic_load_explicit(&pool->epoch, memory_order_relaxed) == seen; i++)
+        for (uint32_t i = 0; i < pool->idle_spins && atomic_load_explicit(&pool->epoch, memory_order_relaxed) == seen;
+             i++)
             ;
         atomic_fetch_add(&pool->sleepers, 1);
         if (atomic_load(&pool->epoch) == seen && !atomic_load(&pool->stop))
-            futex_sleep(&pool->epoch, seen, INT64_C(1000000000));
+            futex_sleep(&pool->epoch, seen, FUTEX_FOREVER_NS);
         atomic_fetch_sub(&pool->sleepers, 1);
     }
     return NULL;

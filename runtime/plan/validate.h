@@ -28,8 +28,55 @@ static inline bool in_rows(struct rows rows, uint32_t row)
 /// Bytes of `count` elements; 0 for types without a fixed size.
 int64_t dtype_bytes(uint32_t dtype, int64_t count);
 
-/// validate_program.c: streams, instructions, kernels' arguments and buffers of one rank under one variant.
-bool validate_kernel(const struct check *c, uint32_t number);
+/// validate_program.c: streams, instructions and buffers of one rank under one variant.
 bool validate_program(const struct check *c, const struct plan_variant *variant, const struct plan_program *program);
+
+enum control_kind { CONTROL_NONE, CONTROL_BINS, CONTROL_PAIRS, CONTROL_ROWS };
+
+/// What is known of a buffer on this rank after the first pass.
+struct usage {
+    uint8_t control;              // control_kind
+    bool plain;                   // used as anything else
+    int64_t rows, pairs;          // most that a built-in writes into it
+    int64_t src_bytes, dst_bytes; // least bytes that each row of its table has on either side
+    int64_t row_dst_bytes;        // pairs: least bytes of a result row
+    int64_t tokens;
+};
+
+struct walk {
+    const struct check *c;
+    const struct plan_variant *variant;
+    const struct plan_program *program;
+    struct usage *usage; // one per buffer of the variant
+    const struct plan_instr *instr;
+    uint32_t number; // of the instruction
+    uint32_t rounds; // exchange of the open `rounds`, or NONE
+};
+
+/// validate_launch.c: kernels and their arguments. A program is walked twice: the first pass finds its control buffers
+/// (what built-ins write and others follow pointers in) and how much each can come to hold, the second checks every
+/// argument against that.
+bool validate_kernel(const struct check *c, uint32_t number);
+bool learn_launch(struct walk *w);
+bool check_launch(const struct walk *w);
+bool check_copy(const struct walk *w);
+
+/// About the instruction at hand; returns false.
+bool instr_fail(const struct walk *w, const char *what);
+
+static inline const struct plan_arg *arg_at(const struct walk *w, uint32_t i)
+{
+    return ROW(w->c->ir, plan_arg, w->instr->args.first + i);
+}
+
+static inline struct usage *usage_at(const struct walk *w, uint32_t i)
+{
+    return &w->usage[arg_at(w, i)->buffer - w->variant->buffers.first];
+}
+
+static inline int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
 
 #endif

@@ -33,8 +33,10 @@ __attribute__((target("avx512f,avx512bf16"))) static void bf16_dots(struct probe
     __m512 sum[CHAINS];
     __m512bh a = (__m512bh)_mm512_set1_epi32(0x3f803f80), b = (__m512bh)_mm512_set1_epi32(0x3c003c00);
 #pragma GCC unroll 16
-    for (int c = 0; c < CHAINS; c++)
+    for (int c = 0; c < CHAINS; c++) {
         sum[c] = _mm512_setzero_ps();
+        __asm__ volatile("" : "+v"(sum[c])); // else the compiler sees that all chains are equal and keeps one
+    }
     for (int i = 0; i < INNER; i++) {
         __asm__ volatile("" : "+v"(a), "+v"(b));
 #pragma GCC unroll 16
@@ -53,8 +55,10 @@ __attribute__((target("avx512f"))) static void fma_512(struct probe *probe)
 {
     __m512 sum[CHAINS], a = _mm512_set1_ps(1.0f), b = _mm512_set1_ps(1e-3f);
 #pragma GCC unroll 16
-    for (int c = 0; c < CHAINS; c++)
+    for (int c = 0; c < CHAINS; c++) {
         sum[c] = _mm512_setzero_ps();
+        __asm__ volatile("" : "+v"(sum[c])); // else the compiler sees that all chains are equal and keeps one
+    }
     for (int i = 0; i < INNER; i++) {
         __asm__ volatile("" : "+v"(a), "+v"(b));
 #pragma GCC unroll 16
@@ -74,8 +78,10 @@ __attribute__((target("avx2,fma"))) static void fma_256(struct probe *probe)
     enum { HALF = 12 };
     __m256 sum[HALF], a = _mm256_set1_ps(1.0f), b = _mm256_set1_ps(1e-3f);
 #pragma GCC unroll 12
-    for (int c = 0; c < HALF; c++)
+    for (int c = 0; c < HALF; c++) {
         sum[c] = _mm256_setzero_ps();
+        __asm__ volatile("" : "+x"(sum[c]));
+    }
     for (int i = 0; i < INNER; i++) {
         __asm__ volatile("" : "+x"(a), "+x"(b));
 #pragma GCC unroll 12
@@ -94,6 +100,7 @@ __attribute__((target("avx2,fma"))) static void fma_256(struct probe *probe)
 static void fma_plain(struct probe *probe)
 {
     float sum[CHAINS] = {0}, a = 1.0f;
+    __asm__ volatile("" : "+m"(sum));
     for (int i = 0; i < INNER; i++)
 #pragma GCC unroll 16
         for (int c = 0; c < CHAINS; c++)

@@ -119,6 +119,7 @@ static const struct small shapes[] = {
      .pool = 2,
      .own_thread = true},
     {.ranks = 1, .experts = 4, .choices = 2, .parts = 2, .width = 4, .bound = 9, .rows = 2, .pool = 2},
+    {.ranks = 16, .experts = 32, .choices = 4, .parts = 2, .width = 4, .bound = 12, .rows = 2, .pool = 7},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

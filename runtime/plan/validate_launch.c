@@ -1,0 +1,386 @@
+// Validation of kernels and launches: every argument of the right kind, and large enough for what the kernel's role and
+// constants say it touches. What a built-in writes into a control buffer bounds what kernels that follow its pointers
+// touch (struct usage).
+#include "kernels.h"
+#include "limits.h"
+#include "slots.h"
+#include "validate.h"
+
+/// What an argument position must be given.
+enum arg_kind { ARG_ANY, ARG_IN, ARG_OUT, ARG_ARENA, ARG_BINS, ARG_PAIRS, ARG_ROWS, ARG_TABLE, ARG_SLOTS };
+
+static const struct role_spec {
+    uint8_t least, most; // listed arguments; generated kernels may have more, which only declare accesses
+    uint8_t args[MOE_MAX_ARGS];
+    bool builtin, exchange;
+    uint8_t unit;
+} role_specs[kernel_role_words_count] = {
+    [kernel_role_route] = {4, 4, {ARG_IN, ARG_ANY, ARG_ARENA, ARG_ARENA}, false, false, unit_tokens},
+    [kernel_role_bin] = {7,
+                         8,
+                         {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_SLOTS, ARG_ARENA, ARG_SLOTS},
+                         true,
+                         true,
+                         unit_one},
+    [kernel_role_bin_round] =
+        {6, 6, {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_ROWS}, true, true, unit_one},
+    [kernel_role_copy_rows] = {1, 1, {ARG_TABLE}, false, false, unit_rows},
+    [kernel_role_fan_out] = {7,
+                             8,
+                             {ARG_BINS, ARG_SLOTS, ARG_PAIRS, ARG_ARENA, ARG_SLOTS, ARG_ARENA, ARG_IN, ARG_ROWS},
+                             true,
+                             true,
+                             unit_one},
+    [kernel_role_dense] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_IN, ARG_OUT}, true, false, unit_one},
+    [kernel_role_mlp_up] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, unit_fixed},
+    [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, unit_fixed},
+    [kernel_role_merge] = {2, 2, {ARG_BINS, ARG_OUT}, false, false, unit_tokens},
+    [kernel_role_add] = {2, 2, {ARG_ANY, ARG_ANY}, false, false, unit_tokens},
+};
+
+bool validate_kernel(const struct check *c, uint32_t number)
+{
+    const struct plan_kernel *k = ROW(c->ir, plan_kernel, number);
+    const struct role_spec *spec = &role_specs[k->role];
+    if (k->builtin != spec->builtin)
+        return check_fail(c, "plan_kernel %u: a %s is %sbuilt in", number, kernel_role_words[k->role],
+                          spec->builtin ? "" : "not ");
+    if (!k->builtin && (k->code_offset < 0 || (uint64_t)k->code_offset >= c->code_bytes))
+        return check_fail(c, "plan_kernel %u: code at %lld of %zu bytes", number, (long long)k->code_offset,
+                          c->code_bytes);
+    if (k->unit != spec->unit || !in_range(k->unit_count, 0, MOE_MAX_UNITS) || !in_range(k->grain, 0, MOE_MAX_UNITS))
+        return check_fail(c, "plan_kernel %u: %lld units of %s by %lld", number, (long long)k->unit_count,
+                          unit_words[k->unit], (long long)k->grain);
+    if (!in_range(k->scratch_bytes, 0, MOE_MAX_SCRATCH))
+        return check_fail(c, "plan_kernel %u: %lld bytes of scratch", number, (long long)k->scratch_bytes);
+    for (int i = 0; i < 12; i++)
+        if (!in_range(k->n[i], -MOE_MAX_BYTES, MOE_MAX_BYTES))
+            return check_fail(c, "plan_kernel %u: constant %d out of range", number, i);
+    return true;
+}
+
+bool instr_fail(const struct walk *w, const char *what)
+{
+    return check_fail(w->c, "plan_instr %u (rank %u, %s %s): %s", w->number, w->program->rank,
+                      opcode_words[w->instr->op], w->c->ir->strings.bytes + w->instr->label, what);
+}
+
+static int64_t extent_bytes(const struct walk *w, uint32_t buffer)
+{
+    return ROW(w->c->ir, plan_extent, w->program->extents.first + (buffer - w->variant->buffers.first))->bytes;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/// The combine that answers a dispatch; there is exactly one (validate_answers).
+static const struct plan_exchange *answer(const struct walk *w, uint32_t dispatch)
+{
+    for (uint32_t i = 0; i < w->variant->exchanges.count; i++) {
+        const struct plan_exchange *e = ROW(w->c->ir, plan_exchange, w->variant->exchanges.first + i);
+        if (e->kind == exchange_kind_combine && e->base == dispatch)
+            return e;
+    }
+    return NULL;
+}
+
+static const struct plan_exchange *pool_of(const struct walk *w, uint32_t dispatch, uint32_t *number)
+{
+    for (uint32_t i = 0; i < w->variant->exchanges.count; i++) {
+        const struct plan_exchange *e = ROW(w->c->ir, plan_exchange, w->variant->exchanges.first + i);
+        if (e->kind == exchange_kind_dispatch && e->pool && e->base == dispatch) {
+            *number = w->variant->exchanges.first + i;
+            return e;
+        }
+    }
+    return NULL;
+}
+
+// First pass.
+
+static void mark(struct usage *u, enum control_kind kind)
+{
+    if (u->control != CONTROL_NONE && u->control != kind)
+        u->plain = true; // two kinds of control: refused like a mixed use
+    u->control = (uint8_t)kind;
+}
+
+static void hold(struct usage *u, int64_t rows, int64_t pairs, int64_t src, int64_t dst)
+{
+    u->rows = most(u->rows, rows);
+    u->pairs = most(u->pairs, pairs);
+    u->src_bytes = least(u->src_bytes, src);
+    u->dst_bytes = least(u->dst_bytes, dst);
+}
+
+static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
+{
+    const struct ir *ir = w->c->ir;
+    uint32_t me = w->program->rank, ranks = w->c->info->ranks;
+    const struct plan_exchange *e = w->instr->exchange == NONE ? NULL : ROW(ir, plan_exchange, w->instr->exchange);
+    int64_t bound = ROW(ir, plan_part, w->instr->part)->bound, x_bytes = k->n[0] * k->n[3];
+    if (k->role == kernel_role_bin) {
+        struct usage *u = usage_at(w, BIN_BINS);
+        const struct plan_exchange *reply = answer(w, w->instr->exchange);
+        hold(u, 0, 0, x_bytes, e->data_bytes);
+        u->row_dst_bytes = least(u->row_dst_bytes, reply->data_bytes);
+        u->tokens = most(u->tokens, bound);
+    } else if (k->role == kernel_role_bin_round) {
+        hold(usage_at(w, ROUND_CONTROL), slots_round_rows(ir, e, me, ranks), 0, x_bytes, e->data_bytes);
+    } else if (k->role == kernel_role_fan_out) {
+        struct usage *u = usage_at(w, FAN_PAIRS);
+        const struct plan_exchange *reply = answer(w, w->instr->exchange);
+        int64_t pairs = slots_fan_pairs(ir, e, me, ranks),
+                x_row = ROW(ir, plan_buffer, arg_at(w, FAN_X)->buffer)->row_bytes;
+        bool apart = w->instr->args.count > FAN_OWN_TABLE;
+        hold(u, slots_fan_rows(ir, e, me, ranks), pairs, apart || e->pool ? e->data_bytes : least(e->data_bytes, x_row),
+             k->n[0]);
+        u->row_dst_bytes = least(u->row_dst_bytes, reply->data_bytes);
+        if (apart)
+            hold(usage_at(w, FAN_OWN_TABLE), bound * least(w->c->info->choices, ROW(ir, plan_rank, me)->owned.count), 0,
+                 x_row, k->n[0]);
+    } else if (k->role == kernel_role_dense) {
+        struct usage *u = usage_at(w, DENSE_PAIRS);
+        hold(u, bound, bound, k->n[1], k->n[0]);
+        u->row_dst_bytes = least(u->row_dst_bytes, k->n[2]);
+    }
+}
+
+bool learn_launch(struct walk *w)
+{
+    const struct plan_instr *in = w->instr;
+    if (in->kernel == NONE)
+        return instr_fail(w, "no kernel");
+    const struct plan_kernel *k = ROW(w->c->ir, plan_kernel, in->kernel);
+    const struct role_spec *spec = &role_specs[k->role];
+    if (in->args.count < spec->least || (spec->builtin && in->args.count > spec->most))
+        return instr_fail(w, "its kernel takes another number of arguments");
+    if (in->part == NONE)
+        return instr_fail(w, "no part");
+    if (spec->exchange &&
+        (in->exchange == NONE || ROW(w->c->ir, plan_exchange, in->exchange)->kind != exchange_kind_dispatch))
+        return instr_fail(w, "names no dispatch");
+    for (uint32_t i = 0; i < in->args.count && i < spec->most; i++) {
+        enum arg_kind kind = (enum arg_kind)spec->args[i];
+        struct usage *u = usage_at(w, i);
+        if (kind == ARG_BINS || kind == ARG_PAIRS || kind == ARG_ROWS)
+            mark(u, kind == ARG_BINS ? CONTROL_BINS : kind == ARG_PAIRS ? CONTROL_PAIRS : CONTROL_ROWS);
+        else if (kind != ARG_TABLE)
+            u->plain = true;
+    }
+    if (k->builtin)
+        learn_built_in(w, k);
+    return true;
+}
+
+// Second pass.
+
+/// The argument has at least `rows` rows of `row_bytes` behind its address.
+static bool holds_rows(const struct walk *w, uint32_t i, int64_t rows, int64_t row_bytes)
+{
+    const struct plan_arg *a = arg_at(w, i);
+    const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, a->buffer);
+    if (row_bytes < 0 || row_bytes > MOE_MAX_ROW_BYTES)
+        return false;
+    if (b->kind == buffer_kind_input || b->kind == buffer_kind_output)
+        return row_bytes <= b->row_bytes; // as many rows as the caller has tokens
+    if (a->slice != NONE)
+        return row_bytes <= b->row_bytes && extent_bytes(w, a->buffer) / most(b->row_bytes, 1) >= w->variant->bound;
+    return row_bytes == 0 || extent_bytes(w, a->buffer) / row_bytes >= rows;
+}
+
+/// A slice is the instruction's part, and its rows lie inside the buffer.
+static bool arg_fits_slice(const struct walk *w, uint32_t i)
+{
+    const struct plan_arg *a = arg_at(w, i);
+    const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, a->buffer);
+    if (a->slice == NONE)
+        return true;
+    return a->slice == w->instr->part && b->kind != buffer_kind_param && holds_rows(w, i, 0, b->row_bytes);
+}
+
+static bool arg_fits_kind(const struct walk *w, uint32_t i, enum arg_kind kind)
+{
+    const struct plan_arg *a = arg_at(w, i);
+    const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, a->buffer);
+    const struct usage *u = usage_at(w, i);
+    bool sliced = a->slice != NONE;
+    if (a->access != access_read && b->kind != buffer_kind_arena && b->kind != buffer_kind_output)
+        return false;
+    if (!arg_fits_slice(w, i))
+        return false;
+    switch (kind) {
+    case ARG_ANY:
+        return u->control == CONTROL_NONE;
+    case ARG_IN:
+        return b->kind != buffer_kind_param && b->row_bytes > 0;
+    case ARG_OUT:
+        return b->kind == buffer_kind_output || b->kind == buffer_kind_arena;
+    case ARG_TABLE:
+        return b->kind == buffer_kind_arena && u->control != CONTROL_NONE && !u->plain && !sliced;
+    case ARG_BINS:
+    case ARG_PAIRS:
+    case ARG_ROWS:
+        return b->kind == buffer_kind_arena && !u->plain && !sliced && b->dtype == dtype_none;
+    case ARG_ARENA:
+    case ARG_SLOTS:
+        return b->kind == buffer_kind_arena && !sliced && u->control == CONTROL_NONE;
+    }
+    return false;
+}
+
+static bool check_bin(const struct walk *w, const struct plan_kernel *k)
+{
+    const struct ir *ir = w->c->ir;
+    const struct plan_info *info = w->c->info;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer(w, w->instr->exchange);
+    int64_t bound = ROW(ir, plan_part, w->instr->part)->bound;
+    uint32_t number = NONE;
+    const struct plan_exchange *pool = pool_of(w, w->instr->exchange, &number);
+    if (e->pool || e->part != w->instr->part || k->n[1] != info->choices)
+        return instr_fail(w, "does not fit its exchange");
+    if (!holds_rows(w, BIN_IDS, bound, info->choices * 4) || !holds_rows(w, BIN_WEIGHTS, bound, info->choices * 4) ||
+        !holds_rows(w, BIN_X, bound, k->n[0] * k->n[3]) ||
+        ROW(ir, plan_buffer, arg_at(w, BIN_X)->buffer)->row_bytes != k->n[0] * k->n[3])
+        return instr_fail(w, "routes or x are too small");
+    if (extent_bytes(w, arg_at(w, BIN_BINS)->buffer) < moe_bins_bytes(info->ranks, info->experts, info->choices, bound))
+        return instr_fail(w, "its control buffer is too small");
+    if (arg_at(w, BIN_SEND)->buffer != e->send || arg_at(w, BIN_REPLY)->buffer != reply->recv ||
+        !holds_rows(w, BIN_OWN, bound, reply->row_bytes))
+        return instr_fail(w, "its slots are not those of its exchange");
+    if (!pool)
+        return w->instr->args.count <= BIN_SPILL || instr_fail(w, "a spill without a pool");
+    const struct plan_exchange *late = answer(w, number);
+    if (w->instr->args.count <= BIN_SPILL || arg_at(w, BIN_SPILL)->buffer != late->recv ||
+        late->data_bytes != reply->data_bytes)
+        return instr_fail(w, "its spill is not the pool combine's");
+    return true;
+}
+
+static bool check_bin_round(const struct walk *w, const struct plan_kernel *k)
+{
+    const struct ir *ir = w->c->ir;
+    const struct plan_info *info = w->c->info;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange);
+    int64_t bound = ROW(ir, plan_part, w->instr->part)->bound;
+    if (!e->pool || e->part != w->instr->part || k->n[1] != info->choices || w->rounds != w->instr->exchange)
+        return instr_fail(w, "stands outside the rounds of its pool");
+    if (!holds_rows(w, ROUND_IDS, bound, info->choices * 4) ||
+        !holds_rows(w, ROUND_WEIGHTS, bound, info->choices * 4) || !holds_rows(w, ROUND_X, bound, k->n[0] * k->n[3]) ||
+        ROW(ir, plan_buffer, arg_at(w, ROUND_X)->buffer)->row_bytes != k->n[0] * k->n[3])
+        return instr_fail(w, "routes or x are too small");
+    if (extent_bytes(w, arg_at(w, ROUND_BINS)->buffer) <
+            moe_bins_bytes(info->ranks, info->experts, info->choices, bound) ||
+        extent_bytes(w, arg_at(w, ROUND_CONTROL)->buffer) <
+            moe_rows_bytes(slots_round_rows(ir, e, w->program->rank, info->ranks)))
+        return instr_fail(w, "a control buffer is too small");
+    return arg_at(w, ROUND_SEND)->buffer == e->send || instr_fail(w, "its slots are not those of its exchange");
+}
+
+static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
+{
+    const struct ir *ir = w->c->ir;
+    const struct plan_info *info = w->c->info;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer(w, w->instr->exchange);
+    uint32_t me = w->program->rank;
+    int64_t bound = ROW(ir, plan_part, e->part)->bound, rows = slots_fan_rows(ir, e, me, info->ranks),
+            pairs = slots_fan_pairs(ir, e, me, info->ranks), owned = ROW(ir, plan_rank, me)->owned.count;
+    if (e->part != w->instr->part || k->n[1] != info->choices || (e->pool && w->rounds != w->instr->exchange))
+        return instr_fail(w, "does not fit its exchange");
+    if (extent_bytes(w, arg_at(w, FAN_BINS)->buffer) <
+            moe_bins_bytes(info->ranks, info->experts, info->choices, bound) ||
+        extent_bytes(w, arg_at(w, FAN_PAIRS)->buffer) < moe_pairs_bytes(owned, rows, pairs))
+        return instr_fail(w, "a control buffer is too small");
+    if (w->instr->args.count > FAN_OWN_TABLE &&
+        extent_bytes(w, arg_at(w, FAN_OWN_TABLE)->buffer) < moe_rows_bytes(bound * least(info->choices, owned)))
+        return instr_fail(w, "a control buffer is too small");
+    if (arg_at(w, FAN_ARRIVED)->buffer != e->recv || arg_at(w, FAN_REPLY)->buffer != reply->send)
+        return instr_fail(w, "its slots are not those of its exchange");
+    if (!holds_rows(w, FAN_A, pairs, k->n[0]) || !holds_rows(w, FAN_OWN, bound, reply->row_bytes) ||
+        !holds_rows(w, FAN_X, bound, 1))
+        return instr_fail(w, "A or the own rows are too small");
+    return true;
+}
+
+static int64_t block_bytes(uint32_t dtype, int64_t width, int64_t block)
+{
+    int64_t bytes = dtype_bytes(dtype, width);
+    return dtype == dtype_fp8_e4m3 && block > 0 ? bytes + (width + block - 1) / block * 4 : bytes;
+}
+
+static bool check_generated(const struct walk *w, const struct plan_kernel *k)
+{
+    const int64_t *n = k->n;
+    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound, k4 = (int64_t)w->c->info->choices * 4;
+    const struct usage *u = usage_at(w, 0);
+    bool good = true;
+    switch (k->role) {
+    case kernel_role_route:
+        good = n[2] == w->c->info->choices && holds_rows(w, ROUTE_X, bound, dtype_bytes((uint32_t)n[5], n[0])) &&
+               holds_rows(w, ROUTE_IDS, bound, k4) && holds_rows(w, ROUTE_WEIGHTS, bound, k4);
+        break;
+    case kernel_role_copy_rows: // before any built-in writes it, the table is empty
+        good = in_range(n[0], 0, MOE_MAX_WIDTH) && block_bytes((uint32_t)n[1], n[0], n[3]) <= u->src_bytes &&
+               block_bytes((uint32_t)n[2], n[0], n[3]) <= u->dst_bytes;
+        break;
+    case kernel_role_mlp_up:
+        good = holds_rows(w, UP_A, u->pairs, n[4]) && holds_rows(w, UP_HIDDEN, u->pairs, n[5]);
+        break;
+    case kernel_role_mlp_down:
+        good = holds_rows(w, DOWN_HIDDEN, u->pairs, n[4]) && holds_rows(w, DOWN_ACC, u->rows, n[5]) &&
+               dtype_bytes((uint32_t)n[3], n[1]) <= u->row_dst_bytes;
+        break;
+    case kernel_role_merge:
+        good = dtype_bytes((uint32_t)n[1], n[0]) <= u->row_dst_bytes &&
+               holds_rows(w, MERGE_Y, bound, dtype_bytes((uint32_t)n[2], n[0]));
+        break;
+    default:
+        break;
+    }
+    return good || instr_fail(w, "a buffer is too small for its kernel");
+}
+
+bool check_launch(const struct walk *w)
+{
+    const struct plan_kernel *k = ROW(w->c->ir, plan_kernel, w->instr->kernel);
+    const struct role_spec *spec = &role_specs[k->role];
+    for (uint32_t i = 0; i < w->instr->args.count; i++)
+        if (!(i < spec->most ? arg_fits_kind(w, i, (enum arg_kind)spec->args[i]) : arg_fits_slice(w, i))) {
+            char what[64];
+            snprintf(what, sizeof what, "argument %u is of the wrong kind", i);
+            return instr_fail(w, what);
+        }
+    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound;
+    switch (k->role) {
+    case kernel_role_bin:
+        return check_bin(w, k);
+    case kernel_role_bin_round:
+        return check_bin_round(w, k);
+    case kernel_role_fan_out:
+        return check_fan_out(w, k);
+    case kernel_role_dense:
+        if (extent_bytes(w, arg_at(w, DENSE_PAIRS)->buffer) < moe_pairs_bytes(1, bound, bound) ||
+            !holds_rows(w, DENSE_A, bound, k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||
+            !holds_rows(w, DENSE_Y, bound, k->n[2]))
+            return instr_fail(w, "a buffer is too small");
+        return true;
+    default:
+        return check_generated(w, k);
+    }
+}
+
+bool check_copy(const struct walk *w)
+{
+    if (w->instr->args.count != 2 || w->instr->part == NONE || !arg_fits_kind(w, 0, ARG_OUT) ||
+        !arg_fits_kind(w, 1, ARG_ANY) || usage_at(w, 0)->control != CONTROL_NONE)
+        return instr_fail(w, "does not copy one buffer to another");
+    const struct plan_arg *dst = arg_at(w, 0), *src = arg_at(w, 1);
+    const struct plan_buffer *d = ROW(w->c->ir, plan_buffer, dst->buffer), *s = ROW(w->c->ir, plan_buffer, src->buffer);
+    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound;
+    if (s->kind == buffer_kind_param || d->row_bytes != s->row_bytes || d->row_bytes <= 0 ||
+        !holds_rows(w, 0, bound, d->row_bytes) || !holds_rows(w, 1, bound, s->row_bytes))
+        return instr_fail(w, "copies rows between buffers that do not hold them");
+    return true;
+}
