@@ -434,7 +434,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "moecc: cannot write to standard output\n");
             return code ? (int)code : EXIT_SYSTEM;
         }
-        return code;
+        return (int)code;
     }
-    return usage_error("unknown command `%s`", argv[1]);
+    return (int)usage_error("unknown command `%s`", argv[1]);
 }

@@ -192,8 +192,8 @@ static void draft_pack(struct writer *w)
         fresh(w, F_SPILL);
     launch(w, p->pack_kernel, work(w, 0, hit_rows(w) * (double)(2 * p->width * dtype_size(p->x_dtype))));
     own(w, F_BINS, access_read);
-    touch(w, x, false);
-    touch(w, family(w, F_SEND), false);
+    argument(w, x, access_read);
+    own(w, F_SEND, access_write);
 }
 
 /// Rows into A, the two grouped matrix products, sums to where the rows' replies go. `pool`: of an overflow round.
@@ -209,14 +209,15 @@ static void draft_mlp(struct writer *w, bool pool)
     launch(w, p->unpack_kernel, work(w, 0, pairs * (double)p->width * 2 * size));
     own(w, control, access_read);
     if (!p->dense)
-        touch(w, family(w, pool ? F_POOL_RECV : F_RECV), false);
-    touch(w, path_x(w), false);
-    touch(w, family(w, a), false);
+        own(w, pool ? F_POOL_RECV : F_RECV, access_read);
+    if (!pool)
+        argument(w, path_x(w), access_read);
+    own(w, a, access_write);
     if (!p->dense && !pool && p->own_kernel != NONE) {
         launch(w, p->own_kernel, work(w, 0, pairs * (double)p->width * size));
         own(w, F_OWN_TABLE, access_read);
-        touch(w, path_x(w), false);
-        touch(w, family(w, a), false);
+        argument(w, path_x(w), access_read);
+        own(w, a, access_write);
     }
     launch(w, p->up_kernel, work(w, 4 * flops, 2 * weights));
     own(w, control, access_read);
@@ -228,6 +229,12 @@ static void draft_mlp(struct writer *w, bool pool)
     own(w, hidden, access_read);
     param(w, p->w_down);
     fresh(w, acc);
+    if (p->dense)
+        argument(w, result_value(w, p->expert), access_write);
+    else
+        own(w, pool ? F_POOL_REPLY : F_REPLY_SEND, access_write);
+    if (!p->dense && !pool)
+        own(w, F_OWN, access_write);
 }
 
 static void draft_fan_out(struct writer *w, bool pool)
@@ -272,6 +279,8 @@ static void draft_rounds(struct writer *w)
     own(w, F_ROUND, access_write);
     launch(w, p->pack_kernel, 0);
     own(w, F_ROUND, access_read);
+    argument(w, path_x(w), access_read);
+    own(w, F_POOL_SEND, access_write);
     message(w, opcode_send, EXCHANGE_POOL_DISPATCH, F_POOL_SEND, F_POOL_RECV);
     message(w, opcode_recv, EXCHANGE_POOL_DISPATCH, F_POOL_SEND, F_POOL_RECV);
     draft_fan_out(w, true);
@@ -294,13 +303,10 @@ static void draft_expert(struct writer *w)
         argument(w, path_x(w), access_read);
         argument(w, result_value(w, p->expert), access_write);
         draft_mlp(w, false);
-        touch(w, result_value(w, p->expert), false);
         return;
     }
     draft_fan_out(w, false);
     draft_mlp(w, false);
-    touch(w, family(w, F_REPLY_SEND), false);
-    touch(w, family(w, F_OWN), false);
     if (has_pool(w))
         draft_rounds(w);
 }
@@ -311,10 +317,10 @@ static void draft_merge(struct writer *w)
     launch(w, p->merge_kernel, work(w, 0, (hit_rows(w) + tokens(w)) * (double)p->width * 2 * 4));
     own(w, F_BINS, access_read);
     argument(w, result_value(w, p->combine), access_write);
-    touch(w, family(w, F_REPLY_RECV), false);
-    touch(w, family(w, F_OWN), false);
+    own(w, F_REPLY_RECV, access_read);
+    own(w, F_OWN, access_read);
     if (has_pool(w))
-        touch(w, family(w, F_SPILL), false);
+        own(w, F_SPILL, access_read);
 }
 
 static void draft_add(struct writer *w, uint32_t stage)

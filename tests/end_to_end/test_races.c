@@ -52,13 +52,16 @@ int run_plan_file(const char *path)
     return 0;
 }
 
-// Writes the plan with instruction `skip` (a wait) turned into a signal of 0, which does nothing.
+// Writes the plan with instruction `skip` (a wait) turned into a signal of 0, which does nothing. Launches run on their
+// stream's own thread: a worker that serves two streams would order them by accident and hide what is missing.
 static bool write_mutant(const void *image, size_t bytes, uint32_t skip, const char *path)
 {
     char error[256];
     struct plan plan;
     if (!plan_open(&plan, image, bytes, true, error, sizeof error))
         return false;
+    for (uint32_t i = 0; i < COUNT(&plan.ir, plan_stream); i++)
+        ROW(&plan.ir, plan_stream, i)->own_thread = true;
     if (skip != NONE) {
         struct plan_instr *instr = ROW(&plan.ir, plan_instr, skip);
         instr->op = opcode_signal;
