@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/exec/session.h"
+#include "runtime/watch/spans.h"
 
 enum { LEAST_COLUMNS = 16, MOST_COLUMNS = 4096, LABEL_COLUMNS = 20 };
 
@@ -43,14 +43,15 @@ static void draw_span(const struct moe_session *session, const struct span_recor
 /// Launches and sends first, then messages still under way (virtual time), then waits.
 static void draw(const struct moe_session *session, const struct stream *s, char *line, uint32_t columns)
 {
-    for (uint32_t i = 0; i < s->spans.count; i++)
-        if (ROW(session->ir, plan_instr, s->spans.at[i].instr)->op != opcode_recv)
-            draw_span(session, &s->spans.at[i], line, columns);
-    for (uint32_t i = 0; i < s->messages.count; i++)
-        draw_span(session, &s->messages.at[i], line, columns);
-    for (uint32_t i = 0; i < s->spans.count; i++)
-        if (ROW(session->ir, plan_instr, s->spans.at[i].instr)->op == opcode_recv)
-            draw_span(session, &s->spans.at[i], line, columns);
+    for (int waits = 0; waits < 2; waits++) {
+        for (uint32_t next = 0; next < s->spans.count;) {
+            struct span_record whole = stage_span(session, s, &next);
+            if ((ROW(session->ir, plan_instr, whole.instr)->op == opcode_recv) == waits)
+                draw_span(session, &whole, line, columns);
+        }
+        for (uint32_t i = 0; i < s->messages.count && !waits; i++)
+            draw_span(session, &s->messages.at[i], line, columns);
+    }
 }
 
 moe_status moe_session_gantt(const moe_session *session, uint32_t columns, char **text)
