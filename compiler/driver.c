@@ -165,8 +165,9 @@ static bool check_own_schedules(struct compilation *c)
     return fine;
 }
 
-// Every schedule that the pipeline uses: elaborated, proven, lowered into the plan, and proven again as lowered.
-static bool lower_uses(struct compilation *c, const struct ir *graph)
+// Every schedule that the pipeline uses: elaborated, proven, lowered into the plan. An executable of several layers gets
+// each once more for a layer alone (`single`).
+static bool lower_uses(struct compilation *c, const struct ir *graph, bool single)
 {
     struct context *context = c->context;
     struct mod_pipeline pipeline = *ROW(&c->module, mod_pipeline, c->pipeline);
@@ -178,7 +179,7 @@ static bool lower_uses(struct compilation *c, const struct ir *graph)
         bool runs = bound >= 0;
         variant[u] = NONE;
         struct ir schedule;
-        uint32_t layers = (uint32_t)pipeline.repeat;
+        uint32_t layers = single ? 1 : (uint32_t)pipeline.repeat;
         if (!schedule_use(c, graph, use, layers, runs ? bound : 0, &schedule)) {
             fine = false;
         } else if (emitted(c, "schedule")) {
@@ -192,14 +193,29 @@ static bool lower_uses(struct compilation *c, const struct ir *graph)
     }
     if (!fine || emitted(c, "schedule"))
         return fine;
+    return lower_choices(context, &c->module, c->pipeline, variant, single, &c->plan);
+}
+
+// What will really run is proven once more: instructions, semaphores, messages and bytes.
+static void verify_programs(struct compilation *c)
+{
     char error[512];
     for (uint32_t v = 0; v < COUNT(&c->plan, plan_variant); v++)
-        if (!program_verify(context, &c->plan, v, error, sizeof error))
-            fatal(context, EXIT_BUG, "the lowered schedule `%s` is not safe: %s",
+        if (!program_verify(c->context, &c->plan, v, error, sizeof error))
+            fatal(c->context, EXIT_BUG, "the lowered schedule `%s` is not safe: %s",
                   ir_text(&c->plan, ROW(&c->plan, plan_variant, v)->name), error);
     c->result->instructions = COUNT(&c->plan, plan_instr);
     pass_done(c, "verify");
-    return lower_choices(context, &c->module, c->pipeline, variant, &c->plan);
+}
+
+static bool lower(struct compilation *c, const struct ir *graph)
+{
+    bool alone = c->options->check.deployed && ROW(&c->module, mod_pipeline, c->pipeline)->repeat > 1;
+    bool fine = lower_begin(c->context, &c->text, &c->module, c->pipeline, c->options->cpu_level, &c->plan) &&
+                lower_uses(c, graph, false) && (!alone || lower_uses(c, graph, true));
+    if (fine && !emitted(c, "schedule"))
+        verify_programs(c);
+    return fine;
 }
 
 static bool generate(struct compilation *c)
@@ -237,8 +253,7 @@ static void compile_pipeline(struct compilation *c)
     pass_done(c, "graph");
     if (emitted(c, "graph"))
         ir_print(&graph, c->options->out);
-    else if (lower_begin(c->context, &c->text, &c->module, c->pipeline, c->options->cpu_level, &c->plan) && lower_uses(c, &graph) &&
-             !emitted(c, "schedule")) {
+    else if (lower(c, &graph) && !emitted(c, "schedule")) {
         verify_ir(c, &c->plan, "lowering", NULL);
         if (emitted(c, "program"))
             ir_print(&c->plan, c->options->out);

@@ -69,8 +69,8 @@ typedef struct moe_options {
     uint64_t seed;                  // of random weights
     int trace;                      // record a timeline of each step (moe_session_trace)
     int poison;                     // fill every buffer with NaN when its lifetime begins (always in debug builds)
-    int32_t single_layer;           // < 0 or 0 with use_single_layer 0: all layers; see use_single_layer
-    int use_single_layer;           // run only checkpoint layer `single_layer` instead of the plan's layers
+    int use_single_layer;           // a step runs checkpoint layer `single_layer` alone, not the plan's layers
+    int32_t single_layer;
     const char *fault;              // testing: "drop:RANK", "double:RANK", "misroute:RANK": one row of that rank's messages
     void (*log)(void *user, const char *message);
     void *log_user;

@@ -70,13 +70,16 @@ static moe_status check_steps(struct moe_session *session, const moe_step *steps
     return MOE_OK;
 }
 
-/// By the largest token count, so that all ranks run the same schedule; choices cover 0..bound (plan_validate).
+/// By the largest token count, so that all ranks run the same schedule; choices cover 0..bound (plan_validate). A layer
+/// alone has choices of its own in a plan of several layers.
 static const struct plan_variant *choose_variant(const struct moe_session *session)
 {
     int64_t most = 0;
     uint32_t i = 0;
     for (uint32_t r = 0; r < session->info->ranks; r++)
         most = session->ranks[r].step->tokens > most ? session->ranks[r].step->tokens : most;
+    while (session->layers < session->info->layers && !ROW(session->ir, plan_choice, i)->single)
+        i++;
     while (ROW(session->ir, plan_choice, i)->last_tokens < most)
         i++;
     return ROW(session->ir, plan_variant, ROW(session->ir, plan_choice, i)->variant);

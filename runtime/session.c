@@ -75,9 +75,11 @@ static moe_status choose_options(struct moe_session *session, const moe_options 
         return open_fail(MOE_UNSUPPORTED, "this build has no transport `%s`", transport);
     if (!(o->timeout_s >= 0 && o->timeout_s <= 1e6))
         return open_fail(MOE_INVALID, "timeout_s is negative or too large");
-    if (o->use_single_layer && (session->info->layers != 1 || o->single_layer < 0))
-        return open_fail(MOE_INVALID, "a single layer needs a plan of one layer, this one has %u",
-                         session->info->layers);
+    session->layers = o->use_single_layer ? 1 : session->info->layers;
+    uint32_t choices = COUNT(session->ir, plan_choice);
+    if (o->use_single_layer && (o->single_layer < 0 || (session->info->layers > 1 &&
+                                                        !ROW(session->ir, plan_choice, choices - 1)->single)))
+        return open_fail(MOE_INVALID, "the plan has no schedule for a layer alone");
     session->timeout_ns = (int64_t)((o->timeout_s > 0 ? o->timeout_s : 30) * 1e9);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (!o->threads)
@@ -125,7 +127,7 @@ moe_status moe_session_create(const moe_plan *plan, const moe_options *options, 
         moe_session_destroy(made);
         return status;
     }
-    for (uint32_t i = 0; i < made->info->layers; i++)
+    for (uint32_t i = 0; i < made->layers; i++)
         made->loaded_layers[i] =
             made->options.use_single_layer ? (uint32_t)made->options.single_layer : made->info->first_layer + i;
     made->loaded = COUNT(made->ir, plan_param) == 0;
@@ -176,7 +178,7 @@ moe_status moe_session_load(moe_session *session, const char *path)
                                                         .path = path,
                                                         .seed = session->options.seed,
                                                         .threads = session->options.threads,
-                                                        .layer_count = session->info->layers,
+                                                        .layer_count = session->layers,
                                                         .layers = session->loaded_layers,
                                                         .rank_count = session->info->ranks,
                                                         .ranks = ranks,

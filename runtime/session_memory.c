@@ -58,7 +58,7 @@ static size_t param_bytes(const struct rank *rank, uint32_t number)
 static bool build_params(struct rank *rank)
 {
     struct moe_session *session = rank->session;
-    uint32_t params = COUNT(session->ir, plan_param), layers = session->info->layers;
+    uint32_t params = COUNT(session->ir, plan_param), layers = session->layers;
     size_t total = 0;
     for (uint32_t p = 0; p < params; p++)
         total += param_bytes(rank, p) * layers;
@@ -97,7 +97,7 @@ static bool build_arena(struct rank *rank)
             if (b->kind == buffer_kind_arena)
                 rank->bases[variant->buffers.first + i] =
                     rank->arena + ROW(ir, plan_extent, p->extents.first + i)->offset;
-            else if (b->kind == buffer_kind_param)
+            else if (b->kind == buffer_kind_param && b->layer < session->layers)
                 rank->bases[variant->buffers.first + i] =
                     rank->params[(size_t)b->layer * COUNT(ir, plan_param) + b->param];
         }
@@ -273,7 +273,7 @@ bool session_build(struct moe_session *session)
     session->owner_row = session_alloc(session, session->info->experts, sizeof *session->owner_row);
     session->expert_load = session_alloc(session, session->info->experts, sizeof *session->expert_load);
     session->kernels = session_alloc(session, COUNT(ir, plan_kernel), sizeof *session->kernels);
-    session->loaded_layers = session_alloc(session, session->info->layers, sizeof *session->loaded_layers);
+    session->loaded_layers = session_alloc(session, session->layers, sizeof *session->loaded_layers);
     if (!session->ranks || !session->owner_row || !session->expert_load || !session->kernels || !session->loaded_layers)
         return false;
     memcpy(session->kernels, session->plan->kernels, COUNT(ir, plan_kernel) * sizeof *session->kernels);

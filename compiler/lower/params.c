@@ -268,7 +268,7 @@ bool lower_begin(struct context *context, const struct program_text *program, co
 }
 
 bool lower_choices(struct context *context, const struct ir *module, uint32_t pipeline, const uint32_t *variant_of_use,
-                   struct ir *plan)
+                   bool single, struct ir *plan)
 {
     const struct mod_pipeline *from = ROW(module, mod_pipeline, pipeline);
     for (uint32_t i = 0; i < from->choices.count; i++) {
@@ -277,7 +277,10 @@ bool lower_choices(struct context *context, const struct ir *module, uint32_t pi
                  row = lower_add(context, plan, T_plan_choice);
         if (variant == NONE)
             fatal(context, EXIT_BUG, "a schedule that runs was not lowered");
-        *ROW(plan, plan_choice, row) = (struct plan_choice){choice->first_tokens, choice->last_tokens, variant};
+        *ROW(plan, plan_choice, row) = (struct plan_choice){.single = single,
+                                                           .first_tokens = choice->first_tokens,
+                                                           .last_tokens = choice->last_tokens,
+                                                           .variant = variant};
     }
     return true;
 }

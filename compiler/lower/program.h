@@ -15,9 +15,10 @@ bool lower_begin(struct context *context, const struct program_text *program, co
 /// Appends one proven schedule as a variant. Returns its row, or NONE with errors queued.
 uint32_t lower_schedule(struct context *context, const struct program_text *program, const struct ir *module,
                         uint32_t pipeline, const struct ir *graph, const struct ir *schedule, struct ir *plan);
-/// Adds plan_choice rows: variant_of_use[u] is the variant of the pipeline's u-th use.
+/// Adds plan_choice rows: variant_of_use[u] is the variant of the pipeline's u-th use. `single`: they are for one layer
+/// run alone.
 bool lower_choices(struct context *context, const struct ir *module, uint32_t pipeline, const uint32_t *variant_of_use,
-                   struct ir *plan);
+                   bool single, struct ir *plan);
 
 /// On the lowered program: no cycle through streams, semaphores and messages over all ranks; any two accesses to
 /// overlapping bytes ordered unless both read; every buffer large enough. What will really run is what is checked.

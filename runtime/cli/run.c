@@ -157,7 +157,6 @@ static int make_session(struct run *run)
                            .timeout_s = o->timeout_s,
                            .seed = o->seed,
                            .trace = o->trace || o->gantt,
-                           .single_layer = -1,
                            .fault = o->fault,
                            .log = o->verbose ? show_log : NULL,
                            .log_user = run,
@@ -168,6 +167,7 @@ static int make_session(struct run *run)
         options.use_single_layer = 1;
         options.single_layer = o->layer;
         run->info.layers = 1;
+        run->info.first_layer = (uint32_t)o->layer;
     }
     moe_status status = moe_session_create(run->plan, &options, &run->session);
     return status == MOE_OK ? EXIT_OK : session_failed(run, status);

@@ -228,7 +228,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     place_rows(s, &routes, b, &to);
     for (uint32_t i = 0; i < session->info->experts; i++) {
         s->routed[i] += b->load[i];
-        s->last_routed[i] += in->layer == session->info->layers - 1 ? b->load[i] : 0;
+        s->last_routed[i] += in->layer == session->layers - 1 ? b->load[i] : 0;
     }
     return true;
 }

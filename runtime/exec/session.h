@@ -132,6 +132,7 @@ struct moe_session {
     struct rank *ranks;
     uint32_t streams_per_rank;
     uint32_t *owner_row; // [experts] row of plan_owner: ascending = by rank, then local id
+    uint32_t layers;     // of a step: the plan's, or 1
     uint32_t *loaded_layers;
     size_t scratch_bytes;
     bool loaded, broken, stuck;

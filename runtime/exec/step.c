@@ -145,7 +145,7 @@ static void give_routes(const struct stream *s, const struct plan_instr *in, con
 {
     const moe_step *step = s->rank->step;
     int64_t k = s->rank->session->info->choices, first = a->n[1] * k, count = a->n[0] * k;
-    if (in->layer != s->rank->session->info->layers - 1 || !count)
+    if (in->layer != s->rank->session->layers - 1 || !count)
         return;
     if (step->topk_ids)
         memcpy(step->topk_ids + first, a->p[ROUTE_IDS], (size_t)count * sizeof(int32_t));

@@ -77,11 +77,16 @@ static bool validate_owners(const struct check *c)
     return next == c->info->experts || check_fail(c, "plan_rank: %u of %u experts owned", next, c->info->experts);
 }
 
+/// The choices for whole steps, then, if there are any, those for a layer alone: each run covers 0..bound.
 static bool validate_choices(const struct check *c)
 {
     int64_t next = 0;
     for (uint32_t i = 0; i < COUNT(c->ir, plan_choice); i++) {
         const struct plan_choice *choice = ROW(c->ir, plan_choice, i);
+        if (choice->single > 1 || (choice->single && !i) || (i && choice->single < choice[-1].single))
+            return check_fail(c, "plan_choice %u: choices for one layer follow those for whole steps", i);
+        if (i && choice->single != choice[-1].single && next == c->info->tokens_bound + 1)
+            next = 0;
         if (choice->first_tokens != next || choice->last_tokens < next || choice->last_tokens > c->info->tokens_bound)
             return check_fail(c, "plan_choice %u: does not continue at %lld tokens", i, (long long)next);
         if (choice->variant == NONE || ROW(c->ir, plan_variant, choice->variant)->bound < choice->last_tokens)

@@ -124,7 +124,7 @@ static void add_counters(struct moe_session *session, uint32_t number)
         for (uint32_t e = 0; e < session->info->experts; e++)
             session->expert_load[e] += s->last_routed[e];
     }
-    sent /= session->info->layers;
+    sent /= session->layers;
     stats->bytes_sent = sent > stats->bytes_sent ? sent : stats->bytes_sent;
     stats->slot_bytes = slots > stats->slot_bytes ? slots : stats->slot_bytes;
 }

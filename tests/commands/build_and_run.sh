@@ -11,6 +11,11 @@ ldd "$folder/olmoe" | grep -vE 'linux-vdso|ld-linux|libc\.so|statically' && { ec
 cd "$folder"
 env -i ./olmoe --weights "$root/$data" --input "$root/$data/input.safetensors" --output built.safetensors -q
 cmp run.safetensors built.safetensors
+# One layer alone, by `run` and by the executable, which was compiled for both.
+(cd "$root" && build/moecc run tests/end_to_end/olmoe-tiny.moe --layer 1 --input $data/input.safetensors \
+    --output "$folder/layer-run.safetensors" -q)
+env -i ./olmoe --weights "$root/$data" --layer 1 --input "$root/$data/input.safetensors" --output layer-built.safetensors -q
+cmp layer-run.safetensors layer-built.safetensors
 cd "$root"
 make --no-print-directory install DESTDIR="$folder/root" >/dev/null
 mkdir "$folder/elsewhere"

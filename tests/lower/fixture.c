@@ -73,7 +73,7 @@ static void compile_setting(struct lowered *l, const struct setting *s, const ch
         return;
     l->variant = lower_schedule(&l->context, &l->program, &l->module, l->pipeline, &l->graph, &l->schedule, &l->plan);
     if (l->variant != none)
-        lower_choices(&l->context, &l->module, l->pipeline, &l->variant, &l->plan);
+        lower_choices(&l->context, &l->module, l->pipeline, &l->variant, false, &l->plan);
 }
 
 void lower_setting(struct lowered *l, const struct setting *s)

@@ -388,7 +388,7 @@ void small_plan(struct ir *ir, struct small *s)
     ADD(ir, plan_variant);
     *ROW(ir, plan_variant, 0) = v;
     ADD(ir, plan_choice);
-    *ROW(ir, plan_choice, 0) = (struct plan_choice){0, s->bound, 0};
+    *ROW(ir, plan_choice, 0) = (struct plan_choice){.last_tokens = s->bound};
 }
 
 // Kernels in C.
