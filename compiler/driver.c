@@ -220,6 +220,14 @@ static bool lower(struct compilation *c, const struct ir *graph)
 
 static bool generate(struct compilation *c)
 {
+    const struct mod_pipeline *pipeline = ROW(&c->module, mod_pipeline, c->pipeline);
+    if (pipeline->target == target_cuda) {
+        struct span place = pipeline->node ? node_at(&c->text.ast, pipeline->node)->name_span : (struct span){.file = NONE};
+        struct diag *diag = diag_error(c->context, E0901, place, "kernels for `cuda(%s)` are not built yet",
+                                       ir_text(&c->module, pipeline->target_text));
+        diag_help(c->context, diag, "`--target cpu` runs it on this machine");
+        return false;
+    }
     void *code = NULL;
     size_t code_bytes = 0;
     if (!codegen_cpu(c->context, &c->plan, c->options->cpu_level, &code, &code_bytes)) {

@@ -96,7 +96,7 @@ static void add_caller_buffer(struct lowering *l, const char *name, enum buffer_
         (struct plan_buffer){.name = text,
                              .kind = kind,
                              .dtype = dtype,
-                             .row_bytes = ROW(l->plan, plan_info, 0)->width * dtype_size(dtype),
+                             .row_bytes = ROW(l->plan, plan_info, 0)->width * dtype_bytes(dtype),
                              .param = NONE};
 }
 

@@ -82,7 +82,7 @@ static struct slot_plan *plan_slots(struct lowering *l, const struct path *p)
 
 static int64_t wire_bytes(const struct path *p)
 {
-    int64_t bytes = p->width * dtype_size(p->wire);
+    int64_t bytes = p->width * dtype_bytes(p->wire);
     int64_t blocks = p->block ? (p->width + p->block - 1) / p->block : 0;
     return bytes + blocks * (p->scale == scale_type_ue8m0 ? 1 : p->scale == scale_type_f32 ? 4 : 0);
 }
@@ -92,7 +92,7 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
 {
     bool combine = kind == EXCHANGE_COMBINE || kind == EXCHANGE_POOL_COMBINE;
     bool pool = kind == EXCHANGE_POOL_DISPATCH || kind == EXCHANGE_POOL_COMBINE;
-    int64_t data = combine ? p->width * dtype_size(p->y_dtype) : wire_bytes(p);
+    int64_t data = combine ? p->width * dtype_bytes(p->y_dtype) : wire_bytes(p);
     int64_t meta = combine ? 0 : p->choices * (int64_t)sizeof(struct moe_row_meta);
     return (struct plan_exchange){.kind = combine ? exchange_kind_combine : exchange_kind_dispatch,
                                   .pool = pool,

@@ -163,7 +163,7 @@ static void draft_route(struct writer *w)
     const struct path *p = w->path;
     double n = tokens(w), elements = (double)p->experts * (double)p->width;
     launch(w, p->route_kernel,
-           work(w, 2 * n * elements, 4 * elements + n * (double)(p->width * dtype_size(p->x_dtype))));
+           work(w, 2 * n * elements, 4 * elements + n * (double)(p->width * dtype_bytes(p->x_dtype))));
     argument(w, path_x(w), access_read);
     param(w, p->w_router);
     fresh(w, F_IDS);
@@ -190,7 +190,7 @@ static void draft_pack(struct writer *w)
     fresh(w, F_OWN);
     if (has_pool(w))
         fresh(w, F_SPILL);
-    launch(w, p->pack_kernel, work(w, 0, hit_rows(w) * (double)(2 * p->width * dtype_size(p->x_dtype))));
+    launch(w, p->pack_kernel, work(w, 0, hit_rows(w) * (double)(2 * p->width * dtype_bytes(p->x_dtype))));
     own(w, F_BINS, access_read);
     argument(w, x, access_read);
     own(w, F_SEND, access_write);
@@ -201,7 +201,7 @@ static void draft_mlp(struct writer *w, bool pool)
 {
     const struct path *p = w->path;
     double pairs = pool ? 0 : tokens(w) * (double)(p->dense ? 1 : p->choices);
-    double flops = pairs * (double)p->width * (double)p->ffn, size = (double)dtype_size(p->a_dtype);
+    double flops = pairs * (double)p->width * (double)p->ffn, size = (double)dtype_bytes(p->a_dtype);
     double owned = p->dense ? 1 : (double)p->experts / w->l->ranks;
     double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * size;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
@@ -326,7 +326,7 @@ static void draft_merge(struct writer *w)
 static void draft_add(struct writer *w, uint32_t stage)
 {
     const struct mod_value *value = ROW(w->l->module, mod_value, lower_stage(w->l, stage)->result);
-    double bytes = (double)(value->width * dtype_size(value->dtype));
+    double bytes = (double)(value->width * dtype_bytes(value->dtype));
     launch(w, add_kernel(w->l, value->width, value->dtype), work(w, 0, 3 * tokens(w) * bytes));
     argument(w, input_value(w, stage, "a"), access_read);
     argument(w, input_value(w, stage, "b"), access_read);

@@ -19,9 +19,9 @@ static bool is_builtin(uint32_t role)
 static uint32_t unit_of(uint32_t role)
 {
     static const uint32_t units[kernel_role_words_count] = {
-        [kernel_role_route] = unit_tokens,   [kernel_role_copy_rows] = unit_rows, [kernel_role_mlp_up] = unit_fixed,
-        [kernel_role_mlp_down] = unit_fixed, [kernel_role_merge] = unit_tokens,   [kernel_role_add] = unit_tokens};
-    return is_builtin(role) ? unit_one : units[role];
+        [kernel_role_route] = work_unit_tokens,   [kernel_role_copy_rows] = work_unit_rows, [kernel_role_mlp_up] = work_unit_fixed,
+        [kernel_role_mlp_down] = work_unit_fixed, [kernel_role_merge] = work_unit_tokens,   [kernel_role_add] = work_unit_tokens};
+    return is_builtin(role) ? work_unit_one : units[role];
 }
 
 static uint32_t kernel_row(struct lowering *l, struct plan_kernel kernel)
@@ -90,7 +90,7 @@ static void make_mlp(struct lowering *l, struct path *p)
 
 static void make_routing(struct lowering *l, struct path *p)
 {
-    int64_t x_bytes = dtype_size(p->x_dtype), y_bytes = dtype_size(p->y_dtype);
+    int64_t x_bytes = dtype_bytes(p->x_dtype), y_bytes = dtype_bytes(p->y_dtype);
     struct plan_kernel kernel = {.role = kernel_role_route,
                                  .n = {p->width, p->experts, p->choices,
                                        option_choice(l, p->route, "score", score_words, score_words_count),
@@ -119,7 +119,7 @@ void make_kernels(struct lowering *l, struct path *p)
         make_routing(l, p);
         return;
     }
-    int64_t x_bytes = p->width * dtype_size(p->x_dtype), y_bytes = p->width * dtype_size(p->y_dtype);
+    int64_t x_bytes = p->width * dtype_bytes(p->x_dtype), y_bytes = p->width * dtype_bytes(p->y_dtype);
     struct plan_kernel kernel = {.role = kernel_role_dense, .n = {p->a_stride, x_bytes, y_bytes}};
     p->dense_kernel = kernel_row(l, kernel);
     p->unpack_kernel = copy_kernel(l, p, p->x_dtype, p->a_dtype, false);

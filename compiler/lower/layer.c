@@ -164,8 +164,8 @@ static void read_mlp(struct lowering *l, struct path *p)
     p->ffn = down->cols;
     p->a_dtype = up->dtype;
     p->y_dtype = ROW(l->module, mod_value, expert->result)->dtype;
-    p->a_stride = moe_row_stride(p->width, dtype_size(up->dtype));
-    p->hidden_stride = moe_row_stride(p->ffn, dtype_size(down->dtype));
+    p->a_stride = moe_row_stride(p->width, dtype_bytes(up->dtype));
+    p->hidden_stride = moe_row_stride(p->ffn, dtype_bytes(down->dtype));
     p->acc_stride = round_up(p->width, down->layout == layout_panels ? down->panel : 1) * 4;
     if (up->dtype != down->dtype)
         lower_refuse(l, E0901, p->expert, NULL, "experts whose weights have two element types are not built yet");
@@ -241,7 +241,7 @@ static void add_path_families(struct lowering *l, uint32_t number)
     f[F_WEIGHTS].dtype = dtype_f32;
     f[F_IDS].row_bytes = f[F_WEIGHTS].row_bytes = p->choices * 4;
     f[F_OWN].dtype = p->y_dtype;
-    f[F_OWN].row_bytes = moe_record_bytes(p->width * dtype_size(p->y_dtype), 0);
+    f[F_OWN].row_bytes = moe_record_bytes(p->width * dtype_bytes(p->y_dtype), 0);
 }
 
 /// One family for every plain value that a stage makes.
@@ -256,7 +256,7 @@ static void add_value_families(struct lowering *l)
         if (!ours || value->kind != value_kind_plain)
             continue;
         struct family family = {
-            .dtype = value->dtype, .row_bytes = value->width * dtype_size(value->dtype), .path = NONE, .value = v};
+            .dtype = value->dtype, .row_bytes = value->width * dtype_bytes(value->dtype), .path = NONE, .value = v};
         l->value_family[v] = add_family(l, family, ir_text(l->module, value->name));
     }
 }

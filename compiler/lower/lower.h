@@ -179,7 +179,6 @@ struct span lower_place(const struct context *context, const struct program_text
 uint32_t lower_add(struct context *context, struct ir *plan, uint32_t table);
 /// The plan_param row of a parameter of the module, or NONE.
 uint32_t plan_param_of(const struct ir *plan, const struct ir *module, uint32_t param);
-int64_t dtype_size(enum dtype dtype);
 
 // exchanges.c
 bool make_exchanges(struct lowering *l);

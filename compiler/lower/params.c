@@ -15,13 +15,6 @@ struct begin {
     struct ir *plan;
 };
 
-int64_t dtype_size(enum dtype dtype)
-{
-    static const int64_t bytes[dtype_words_count] = {
-        [dtype_f32] = 4, [dtype_f16] = 2, [dtype_bf16] = 2, [dtype_fp8_e4m3] = 1, [dtype_i32] = 4};
-    return bytes[dtype];
-}
-
 uint32_t lower_add(struct context *context, struct ir *plan, uint32_t table)
 {
     uint32_t row = ir_add(plan, table);

@@ -106,7 +106,7 @@ static int64_t count_units(const struct plan_kernel *k, const struct moe_kargs *
     case kernel_role_merge:
         return bins->tokens < a->n[0] ? bins->tokens : a->n[0];
     default:
-        return k->unit == unit_tokens ? a->n[0] : k->unit == unit_fixed ? k->unit_count : 1;
+        return k->unit == work_unit_tokens ? a->n[0] : k->unit == work_unit_fixed ? k->unit_count : 1;
     }
 }
 

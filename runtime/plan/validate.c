@@ -18,18 +18,6 @@ bool check_fail(const struct check *c, const char *format, ...)
     return false;
 }
 
-int64_t dtype_bytes(uint32_t dtype, int64_t count)
-{
-    static const int8_t bytes[dtype_words_count] = {
-        [dtype_f32] = 4, [dtype_f16] = 2, [dtype_bf16] = 2, [dtype_fp8_e4m3] = 1, [dtype_i32] = 4};
-    return dtype < dtype_words_count ? bytes[dtype] * count : 0;
-}
-
-static bool float_type(uint32_t dtype)
-{
-    return dtype == dtype_f32 || dtype == dtype_f16 || dtype == dtype_bf16;
-}
-
 static bool validate_info(struct check *c)
 {
     if (COUNT(c->ir, plan_info) != 1)
@@ -48,7 +36,7 @@ static bool validate_info(struct check *c)
         return check_fail(c, "plan_info: tokens_bound %lld", (long long)i->tokens_bound);
     if (!in_range(i->layers, 1, MOE_MAX_LAYERS) || i->first_layer > UINT32_MAX - i->layers)
         return check_fail(c, "plan_info: %u layers from %u", i->layers, i->first_layer);
-    if (!float_type(i->x_dtype) || !float_type(i->y_dtype))
+    if (!dtype_computes(i->x_dtype) || !dtype_computes(i->y_dtype))
         return check_fail(c, "plan_info: x and y are not f32, f16 or bf16");
     return true;
 }
@@ -128,7 +116,7 @@ static bool validate_param(const struct check *c, uint32_t number)
     }
     int64_t per = p->layout == layout_panels ? p->panel : 1, across = p->layout == layout_panels ? p->group : 1;
     int64_t packed = (p->rows + per - 1) / per * per * ((p->cols + across - 1) / across * across);
-    if (dtype_bytes(p->dtype, packed) > p->bytes)
+    if (dtype_bytes(p->dtype) * packed > p->bytes)
         return check_fail(c, "plan_param %u: %lld bytes do not hold it", number, (long long)p->bytes);
     return true;
 }
@@ -142,7 +130,7 @@ static bool validate_buffer(const struct check *c, uint32_t number)
     if (b->kind == buffer_kind_param && (b->param == NONE || b->layer >= i->layers))
         return check_fail(c, "plan_buffer %u: names no parameter of a layer", number);
     uint32_t dtype = b->kind == buffer_kind_input ? i->x_dtype : i->y_dtype;
-    if ((b->kind == buffer_kind_input || b->kind == buffer_kind_output) && b->row_bytes != dtype_bytes(dtype, i->width))
+    if ((b->kind == buffer_kind_input || b->kind == buffer_kind_output) && b->row_bytes != dtype_bytes(dtype) * i->width)
         return check_fail(c, "plan_buffer %u: rows of %lld bytes are not the caller's", number,
                           (long long)b->row_bytes);
     return true;

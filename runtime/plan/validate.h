@@ -25,8 +25,6 @@ static inline bool in_rows(struct rows rows, uint32_t row)
     return row >= rows.first && row - rows.first < rows.count;
 }
 
-/// Bytes of `count` elements; 0 for types without a fixed size.
-int64_t dtype_bytes(uint32_t dtype, int64_t count);
 
 /// validate_program.c: streams, instructions and buffers of one rank under one variant.
 bool validate_program(const struct check *c, const struct plan_variant *variant, const struct plan_program *program);

@@ -15,27 +15,27 @@ static const struct role_spec {
     bool builtin, exchange;
     uint8_t unit;
 } role_specs[kernel_role_words_count] = {
-    [kernel_role_route] = {4, 4, {ARG_IN, ARG_ANY, ARG_ARENA, ARG_ARENA}, false, false, unit_tokens},
+    [kernel_role_route] = {4, 4, {ARG_IN, ARG_ANY, ARG_ARENA, ARG_ARENA}, false, false, work_unit_tokens},
     [kernel_role_bin] = {7,
                          8,
                          {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_SLOTS, ARG_ARENA, ARG_SLOTS},
                          true,
                          true,
-                         unit_one},
+                         work_unit_one},
     [kernel_role_bin_round] =
-        {6, 6, {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_ROWS}, true, true, unit_one},
-    [kernel_role_copy_rows] = {1, 1, {ARG_TABLE}, false, false, unit_rows},
+        {6, 6, {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_ROWS}, true, true, work_unit_one},
+    [kernel_role_copy_rows] = {1, 1, {ARG_TABLE}, false, false, work_unit_rows},
     [kernel_role_fan_out] = {7,
                              8,
                              {ARG_BINS, ARG_SLOTS, ARG_PAIRS, ARG_ARENA, ARG_SLOTS, ARG_ARENA, ARG_IN, ARG_ROWS},
                              true,
                              true,
-                             unit_one},
-    [kernel_role_dense] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_IN, ARG_OUT}, true, false, unit_one},
-    [kernel_role_mlp_up] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, unit_fixed},
-    [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, unit_fixed},
-    [kernel_role_merge] = {2, 2, {ARG_BINS, ARG_OUT}, false, false, unit_tokens},
-    [kernel_role_add] = {2, 2, {ARG_ANY, ARG_ANY}, false, false, unit_tokens},
+                             work_unit_one},
+    [kernel_role_dense] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_IN, ARG_OUT}, true, false, work_unit_one},
+    [kernel_role_mlp_up] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
+    [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
+    [kernel_role_merge] = {2, 2, {ARG_BINS, ARG_OUT}, false, false, work_unit_tokens},
+    [kernel_role_add] = {2, 2, {ARG_ANY, ARG_ANY}, false, false, work_unit_tokens},
 };
 
 bool validate_kernel(const struct check *c, uint32_t number)
@@ -50,7 +50,7 @@ bool validate_kernel(const struct check *c, uint32_t number)
                           c->code_bytes);
     if (k->unit != spec->unit || !in_range(k->unit_count, 0, MOE_MAX_UNITS) || !in_range(k->grain, 0, MOE_MAX_UNITS))
         return check_fail(c, "plan_kernel %u: %lld units of %s by %lld", number, (long long)k->unit_count,
-                          unit_words[k->unit], (long long)k->grain);
+                          work_unit_words[k->unit], (long long)k->grain);
     if (!in_range(k->scratch_bytes, 0, MOE_MAX_SCRATCH))
         return check_fail(c, "plan_kernel %u: %lld bytes of scratch", number, (long long)k->scratch_bytes);
     for (int i = 0; i < 12; i++)
@@ -306,7 +306,7 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
 
 static int64_t block_bytes(uint32_t dtype, int64_t width, int64_t block)
 {
-    int64_t bytes = dtype_bytes(dtype, width);
+    int64_t bytes = dtype_bytes(dtype) * width;
     return dtype == dtype_fp8_e4m3 && block > 0 ? bytes + (width + block - 1) / block * 4 : bytes;
 }
 
@@ -318,7 +318,7 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
     bool good = true;
     switch (k->role) {
     case kernel_role_route:
-        good = n[2] == w->c->info->choices && holds_rows(w, ROUTE_X, bound, dtype_bytes((uint32_t)n[5], n[0])) &&
+        good = n[2] == w->c->info->choices && holds_rows(w, ROUTE_X, bound, dtype_bytes((uint32_t)n[5]) * n[0]) &&
                holds_rows(w, ROUTE_IDS, bound, k4) && holds_rows(w, ROUTE_WEIGHTS, bound, k4);
         break;
     case kernel_role_copy_rows: // before any built-in writes it, the table is empty
@@ -330,11 +330,11 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
         break;
     case kernel_role_mlp_down:
         good = holds_rows(w, DOWN_HIDDEN, u->pairs, n[4]) && holds_rows(w, DOWN_ACC, u->rows, n[5]) &&
-               dtype_bytes((uint32_t)n[3], n[1]) <= u->row_dst_bytes;
+               dtype_bytes((uint32_t)n[3]) * n[1] <= u->row_dst_bytes;
         break;
     case kernel_role_merge:
-        good = dtype_bytes((uint32_t)n[1], n[0]) <= u->row_dst_bytes &&
-               holds_rows(w, MERGE_Y, bound, dtype_bytes((uint32_t)n[2], n[0]));
+        good = dtype_bytes((uint32_t)n[1]) * n[0] <= u->row_dst_bytes &&
+               holds_rows(w, MERGE_Y, bound, dtype_bytes((uint32_t)n[2]) * n[0]);
         break;
     default:
         break;

@@ -2,6 +2,9 @@
 #ifndef MOE_WORDS_H
 #define MOE_WORDS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #define WORDS(kind) enum kind {
 #define WORD(kind, name) kind##_##name,
 #define WORDS_END(kind) kind##_words_count };
@@ -17,5 +20,19 @@
 #undef WORDS
 #undef WORD
 #undef WORDS_END
+
+/// Bytes of one element; 0 for none and for formats of less than a byte.
+static inline int64_t dtype_bytes(uint32_t dtype)
+{
+    static const int8_t bytes[dtype_words_count] = {
+        [dtype_f32] = 4, [dtype_f16] = 2, [dtype_bf16] = 2, [dtype_fp8_e4m3] = 1, [dtype_i32] = 4};
+    return dtype < dtype_words_count ? bytes[dtype] : 0;
+}
+
+/// Element types that kernels compute with.
+static inline bool dtype_computes(uint32_t dtype)
+{
+    return dtype == dtype_f32 || dtype == dtype_f16 || dtype == dtype_bf16;
+}
 
 #endif

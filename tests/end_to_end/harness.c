@@ -110,6 +110,8 @@ static moe_status run_session(const moe_plan *plan, const struct run *run, const
     status = moe_session_load(session, run->weights ? run->weights : "random");
     for (int i = 0; status == MOE_OK && i < (run->steps ? run->steps : 1); i++)
         status = moe_session_run(session, b->steps, ranks);
+    if (status == MOE_OK && run->trace)
+        status = moe_session_trace(session, run->trace);
     if (status != MOE_OK)
         snprintf(outcome->error, sizeof outcome->error, "%s", moe_session_error(session));
     else if (moe_session_stats(session, &outcome->stats) == MOE_OK && outcome->stats.expert_load) {

@@ -43,6 +43,7 @@ struct run {
     const float *given_weights;
     moe_options options;
     int steps;                  // 0: one
+    const char *trace;          // file for the last step's timeline
 };
 
 struct outcome run_plan_once(moe_plan *plan, const struct run *run);

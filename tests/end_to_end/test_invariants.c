@@ -1,10 +1,13 @@
 // I1, schedules are neutral: schedule, threads, capacity, position in a batch change no byte. I2, nothing is lost: a row
 // dropped, doubled or sent astray is reported with its rank.
 #include <CUnit/CUnit.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "runtime/plan/plan.h"
 #include "tests/end_to_end/harness.h"
 
 enum { HIDDEN = 128, BOUND = 320, CHOICES = 3 };
@@ -75,6 +78,99 @@ static void test_schedules_and_threads(void)
         outcome_free(&virtual);
         outcome_free(&first);
     }
+}
+
+// The stages of one stream of rank 0, in the order of time, from a Chrome trace; names joined by spaces.
+static char *stages_of_stream(const json_t *events, int thread)
+{
+    char *text = calloc(1, 1 << 16);
+    size_t index, used = 0;
+    const json_t *event;
+    double last = -1;
+    json_array_foreach(events, index, event)
+    {
+        const char *category = json_string_value(json_object_get(event, "cat"));
+        if (!category || strcmp(category, "stage") || json_integer_value(json_object_get(event, "pid")) != 0 ||
+            json_integer_value(json_object_get(event, "tid")) != thread)
+            continue;
+        double begin = json_number_value(json_object_get(event, "ts"));
+        CU_ASSERT(begin >= last);
+        last = begin;
+        used += (size_t)snprintf(text + used, (1 << 16) - used, "%s ", json_string_value(json_object_get(event, "name")));
+    }
+    return text;
+}
+
+// What the plan says: labels of a stream's instructions, each instance once.
+static char *stages_of_plan(const struct ir *ir, uint32_t variant, uint32_t stream)
+{
+    char *text = calloc(1, 1 << 16);
+    size_t used = 0;
+    const struct plan_program *program = ROW(ir, plan_program, ROW(ir, plan_variant, variant)->programs.first);
+    const struct plan_stream *row = ROW(ir, plan_stream, program->streams.first + stream);
+    str_id last = 0;
+    for (uint32_t i = 0; i < row->instrs.count; i++) {
+        const struct plan_instr *in = ROW(ir, plan_instr, row->instrs.first + i);
+        if ((in->op == opcode_launch || in->op == opcode_send || in->op == opcode_recv) && in->label != last) {
+            used += (size_t)snprintf(text + used, (1 << 16) - used, "%s ", ir_text(ir, in->label));
+            last = in->label;
+        }
+    }
+    return text;
+}
+
+static uint32_t occurrences(const char *text, const char *what)
+{
+    uint32_t count = 0;
+    for (const char *at = text; (at = strstr(at, what)); at++)
+        count++;
+    return count;
+}
+
+// A measured trace holds each stage n times, and each stream in the plan's order.
+static void test_trace(void)
+{
+    static float in[4 * 64 * HIDDEN];
+    gaussian(in, sizeof in / sizeof *in, 13);
+    char path[64], error[256];
+    snprintf(path, sizeof path, "/tmp/moe-trace-%d.json", (int)getpid());
+    for (uint32_t n = 2; n <= 8; n++) {
+        char schedule[32];
+        snprintf(schedule, sizeof schedule, "ladder(n: %u)", n);
+        struct subject subject = {.text = layer_text("bf16", ""), .schedule = schedule, .layer = 0};
+        size_t bytes;
+        void *image = subject_image(&subject, &bytes);
+        struct plan plan;
+        moe_plan *opened;
+        CU_ASSERT_FATAL(image && plan_open(&plan, image, bytes, true, error, sizeof error) &&
+                        moe_plan_from_memory(image, bytes, &opened) == MOE_OK);
+        const int64_t tokens[4] = {64, 64, 64, 64};
+        struct run run = {.in = in, .tokens = tokens, .options = {.threads = 2, .trace = 1}, .trace = path};
+        struct outcome o = run_plan_once(opened, &run);
+        CU_ASSERT_EQUAL(o.status, MOE_OK);
+        json_t *trace = json_load_file(path, 0, NULL);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(trace);
+        const char *stages[] = {"route[", "dispatch.pack[", "dispatch.send[", "dispatch.recv[", "expert[",
+                                "combine.send[", "combine.recv[", "combine.merge["};
+        uint32_t total[8] = {0};
+        for (int stream = 0; stream < 3; stream++) {
+            char *ran = stages_of_stream(json_object_get(trace, "traceEvents"), stream);
+            char *planned = stages_of_plan(&plan.ir, 0, (uint32_t)stream);
+            CU_ASSERT_STRING_EQUAL(ran, planned);
+            for (int s = 0; s < 8; s++)
+                total[s] += occurrences(ran, stages[s]);
+            free(ran);
+            free(planned);
+        }
+        for (int s = 0; s < 8; s++)
+            CU_ASSERT_EQUAL(total[s], n);
+        json_decref(trace);
+        outcome_free(&o);
+        plan_close(&plan);
+        moe_plan_close(opened);
+        free(image);
+    }
+    remove(path);
 }
 
 static void test_token_invariance(void)
@@ -174,6 +270,7 @@ void suite_invariants(void)
 {
     CU_pSuite suite = CU_add_suite("invariants", NULL, NULL);
     CU_add_test(suite, "schedules, threads and devices give the same bytes", test_schedules_and_threads);
+    CU_add_test(suite, "a trace holds each stage n times, in the plan's order", test_trace);
     CU_add_test(suite, "a token's bytes are the same alone and in any batch", test_token_invariance);
     CU_add_test(suite, "capacity changes no byte", test_capacity);
     CU_add_test(suite, "1, 2 and 4 ranks agree within rounding", test_rank_counts);

@@ -68,14 +68,14 @@ static uint32_t add_kernel(struct builder *b, uint32_t role, bool builtin, uint3
 static void add_kernels(struct builder *b)
 {
     int64_t h = b->small->width, e = b->small->experts, k = b->small->choices, row = moe_row_stride(h, 4);
-    add_kernel(b, kernel_role_route, false, unit_tokens, 0, (int64_t[12]){h, e, k, 0, 0, dtype_f32});
-    add_kernel(b, kernel_role_bin, true, unit_one, 0, (int64_t[12]){h, k, 4, 4});
-    add_kernel(b, kernel_role_bin_round, true, unit_one, 0, (int64_t[12]){h, k, 4, 4});
-    add_kernel(b, kernel_role_copy_rows, false, unit_rows, 0, (int64_t[12]){h, dtype_f32, dtype_f32});
-    add_kernel(b, kernel_role_fan_out, true, unit_one, 0, (int64_t[12]){row, k});
-    add_kernel(b, kernel_role_mlp_up, false, unit_fixed, 2, (int64_t[12]){h, h, 0, dtype_f32, row, row});
-    add_kernel(b, kernel_role_mlp_down, false, unit_fixed, 2, (int64_t[12]){h, h, dtype_f32, dtype_f32, row, row});
-    add_kernel(b, kernel_role_merge, false, unit_tokens, 0, (int64_t[12]){h, dtype_f32, dtype_f32});
+    add_kernel(b, kernel_role_route, false, work_unit_tokens, 0, (int64_t[12]){h, e, k, 0, 0, dtype_f32});
+    add_kernel(b, kernel_role_bin, true, work_unit_one, 0, (int64_t[12]){h, k, 4, 4});
+    add_kernel(b, kernel_role_bin_round, true, work_unit_one, 0, (int64_t[12]){h, k, 4, 4});
+    add_kernel(b, kernel_role_copy_rows, false, work_unit_rows, 0, (int64_t[12]){h, dtype_f32, dtype_f32});
+    add_kernel(b, kernel_role_fan_out, true, work_unit_one, 0, (int64_t[12]){row, k});
+    add_kernel(b, kernel_role_mlp_up, false, work_unit_fixed, 2, (int64_t[12]){h, h, 0, dtype_f32, row, row});
+    add_kernel(b, kernel_role_mlp_down, false, work_unit_fixed, 2, (int64_t[12]){h, h, dtype_f32, dtype_f32, row, row});
+    add_kernel(b, kernel_role_merge, false, work_unit_tokens, 0, (int64_t[12]){h, dtype_f32, dtype_f32});
 }
 
 static uint32_t add_buffer(struct builder *b, const char *name, uint32_t kind, uint32_t dtype, int64_t row_bytes)

@@ -107,7 +107,7 @@ struct plan_param kernel_weights(struct emit *e, uint32_t dtype, int64_t rows, i
 
 static bool computes(int64_t dtype)
 {
-    return dtype > 0 && dtype < dtype_words_count && kernel_dtype_bytes((uint32_t)dtype) != 0;
+    return dtype > 0 && dtype_computes((uint32_t)dtype);
 }
 
 static bool can_route(const int64_t *n)

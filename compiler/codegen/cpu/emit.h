@@ -66,7 +66,6 @@ enum prefetch_level { PREFETCH_L2 = 2 };
 void prefetch(struct emit *e, LLVMValueRef pointer, enum prefetch_level level);
 
 // numbers: everything is computed in f32; 16-bit formats are widened and rounded to nearest even, NaN stays NaN
-unsigned kernel_dtype_bytes(uint32_t dtype); // 0: no kernels for it
 LLVMValueRef load_f32(struct emit *e, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
 void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
 LLVMValueRef half_to_f32(struct emit *e, LLVMValueRef bits, unsigned lanes);

@@ -6,7 +6,7 @@ enum { ROWS_TO_PREFETCH = 7 }; // measured: from here on the next panel's prefet
 int64_t panel_bytes(const struct plan_param *param)
 {
     int64_t groups = (param->cols + param->group - 1) / param->group;
-    return groups * param->group * param->panel * kernel_dtype_bytes(param->dtype);
+    return groups * param->group * param->panel * dtype_bytes(param->dtype);
 }
 
 int64_t panel_count(const struct plan_param *param)
@@ -40,7 +40,7 @@ static unsigned unroll_of(const struct gemm *gemm)
 // a panel's weights for one k
 static int64_t row_bytes(const struct gemm *gemm)
 {
-    return gemm->weights.panel * kernel_dtype_bytes(gemm->weights.dtype);
+    return gemm->weights.panel * dtype_bytes(gemm->weights.dtype);
 }
 
 // multiply-adds of a step: the dot product takes its pair at once
@@ -75,7 +75,7 @@ static void load_a(struct emit *e, const struct gemm *gemm, LLVMValueRef pointer
 static void load_b(struct emit *e, const struct gemm *gemm, LLVMValueRef pointer, int64_t column, LLVMValueRef *parts)
 {
     const struct plan_param *w = &gemm->weights;
-    unsigned lanes = e->level->lanes, bytes = kernel_dtype_bytes(w->dtype);
+    unsigned lanes = e->level->lanes, bytes = (unsigned)dtype_bytes(w->dtype);
     if (w->group == 2) {
         parts[0] = load(e, vector_of(e->i32, lanes), offset_const(e, pointer, column * 4), 16);
         if (!uses_dot(e, gemm))
@@ -126,7 +126,7 @@ static void generate_tile(struct emit *e, struct gemm *gemm, unsigned rows, cons
         carried[i] = splat_f32(e, 0, e->level->lanes);
     carried[count] = LLVMGetParam(tile, 2);
 
-    unsigned unroll = unroll_of(gemm), a_bytes = kernel_dtype_bytes(gemm->a_dtype);
+    unsigned unroll = unroll_of(gemm), a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
     int64_t b_bytes = row_bytes(gemm);
     struct loop loop = loop_begin_once(e, 0, gemm->k, unroll, carried, count + gemm->prefetches);
     LLVMValueRef a_k = offset(e, a, scaled(e, loop.index, a_bytes)), b_k = offset(e, b, scaled(e, loop.index, b_bytes));

@@ -116,7 +116,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
     LLVMValueRef panel = LLVMBuildURem(e->builder, units.index, const_i64(e, panels), "");
     LLVMValueRef first, rows = expert_rows(e, expert_first, expert, &first);
     LLVMValueRef own = offset(e, w, scaled(e, units.index, bytes));
-    LLVMValueRef columns = scaled(e, panel, e->level->lanes * (int64_t)kernel_dtype_bytes(up.dtype));
+    LLVMValueRef columns = scaled(e, panel, e->level->lanes * (int64_t)dtype_bytes(up.dtype));
     LLVMValueRef out = offset(e, offset(e, hidden, scaled(e, first, up.hidden_stride)), columns);
     LLVMValueRef p[TILE_POINTERS] = {out};
     gemm_rows(e, &up.gemm, rows, offset(e, a, scaled(e, first, up.gemm.a_stride)), own, offset_const(e, own, bytes), p,
@@ -124,7 +124,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
     loop_end(e, &units, NULL);
     LLVMBuildRetVoid(e->builder);
 
-    kernel->unit = unit_fixed;
+    kernel->unit = work_unit_fixed;
     kernel->unit_count = panels;
     kernel->grain = grain_for(bytes);
 }
@@ -168,7 +168,7 @@ static void clear_columns(struct emit *e, const struct down *down, LLVMValueRef 
 static void store_columns(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc,
                           LLVMValueRef row_dst, LLVMValueRef panel, int64_t columns)
 {
-    unsigned bytes = kernel_dtype_bytes(down->result);
+    unsigned bytes = (unsigned)dtype_bytes(down->result);
     struct loop loop = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
     LLVMValueRef from = offset(e, acc, scaled(e, loop.index, down->acc_stride));
     LLVMValueRef to =
@@ -251,7 +251,7 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
     kernel_function(e, name);
     down_body(e, &down);
 
-    kernel->unit = unit_fixed;
+    kernel->unit = work_unit_fixed;
     kernel->unit_count = down.panels;
     kernel->grain = 1;
 }

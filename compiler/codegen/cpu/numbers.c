@@ -2,19 +2,6 @@
 // alike, subnormals and NaN included), and the one exponential that vector bodies and tails share.
 #include "emit.h"
 
-unsigned kernel_dtype_bytes(uint32_t dtype)
-{
-    switch (dtype) {
-    case dtype_f32:
-        return 4;
-    case dtype_f16:
-    case dtype_bf16:
-        return 2;
-    default:
-        return 0;
-    }
-}
-
 LLVMValueRef bits_to_f32(struct emit *e, LLVMValueRef bits)
 {
     unsigned lanes = LLVMGetVectorSize(LLVMTypeOf(bits));

@@ -218,7 +218,7 @@ void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name
         .a_dtype = (uint32_t)n[5],
         .weights = kernel_weights(e, dtype_f32, n[1], n[0], false, true),
         .k = n[0],
-        .a_stride = n[0] * kernel_dtype_bytes((uint32_t)n[5]),
+        .a_stride = n[0] * dtype_bytes((uint32_t)n[5]),
         .most_rows = ROUTE_TILE,
         .finish = finish_scores,
         .user = &route,
@@ -234,7 +234,7 @@ void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name
     route_tokens(e, &route);
     LLVMBuildRetVoid(e->builder);
 
-    kernel->unit = unit_tokens;
+    kernel->unit = work_unit_tokens;
     kernel->grain = ROUTE_TILE;
     kernel->scratch_bytes = ((ROUTE_TILE + 1) * route.columns + route.chosen_columns) * 4;
     kernel->scratch_bytes = (kernel->scratch_bytes + 63) / 64 * 64;
