@@ -227,10 +227,19 @@ static uint32_t make_value(const struct builder *b, const struct mod_stage *stag
     return row;
 }
 
+/// Does the stage take or make rows that were routed? Its instances are then split by waves of experts.
+static bool is_routed(const struct builder *b, const struct mod_stage *stage)
+{
+    bool routed = ROW(b->module, mod_value, stage->result)->kind == value_kind_routed;
+    for (uint32_t i = 0, value; (value = tensor_arg(b, stage, i)) != NONE; i++)
+        routed = routed || ROW(b->module, mod_value, value)->kind == value_kind_routed;
+    return routed;
+}
+
 static void add_task(const struct builder *b, const struct mod_stage *stage, uint32_t number, const struct rule *rule,
                      uint32_t engines, uint32_t *inner)
 {
-    struct graph_task task = {.phase = rule->phase, .module_stage = number, .engines = engines};
+    struct graph_task task = {.phase = rule->phase, .module_stage = number, .engines = engines, .routed = is_routed(b, stage)};
     task.stage = ir_str(b->graph, ir_text(b->module, stage->name));
     add_reads(b, stage, rule->reads, inner, &task.reads);
     uint32_t written = make_value(b, stage, rule->writes, inner);

@@ -246,6 +246,10 @@ uint32_t lower_schedule(struct context *context, const struct program_text *prog
     l.order = order_closure_make(context, graph, schedule);
     if (!l.order)
         fatal(context, EXIT_BUG, "a schedule is lowered that was not proven");
+    if (ROW(schedule, sched_info, 0)->waves > 1) {
+        lower_refuse(&l, E0901, l.layer->stages.first, NULL, "`split experts` is checked, but not lowered yet");
+        return NONE;
+    }
     start_variant(&l);
     read_speeds(&l);
     find_classes(&l);

@@ -15,7 +15,7 @@ static void issued_twice(struct elaboration *e, uint32_t first, uint32_t second)
     const struct issue *unit = &e->units[second];
     const struct item *was = &e->items[e->units[first].item], *now = &e->items[unit->item];
     bool whole = was->task == NONE && now->task == NONE;
-    const char *label = instance_label(e, now->stage, whole ? NONE : unit->task, unit->part);
+    const char *label = instance_label(e, now->stage, whole ? NONE : unit->task, unit->cell);
     struct diag *diag = elaboration_error(e, E0304, span_of(e, now->instance), "`%s` is issued twice", label);
     if (was->instance == now->instance) {
         diag_label(e->context, diag, "issued in more than one turn of the loop");
@@ -51,49 +51,51 @@ static node_id loop_around(const struct elaboration *e, node_id block, struct sp
     return found;
 }
 
-static const struct item *item_of(const struct elaboration *e, uint32_t task, int64_t part)
+static const struct item *item_of(const struct elaboration *e, uint32_t task, int64_t cell)
 {
-    uint32_t unit = e->unit_of[task * e->parts + part];
+    uint32_t unit = e->unit_of[task * cell_count(e) + cell];
     return unit == NONE ? NULL : &e->items[e->units[unit].item];
 }
 
 /// The statement that issues the stage's instances next to the missing one.
-static const struct item *neighbour(const struct elaboration *e, uint32_t task, int64_t part)
+static const struct item *neighbour(const struct elaboration *e, uint32_t task, int64_t cell)
 {
     const struct item *item = NULL;
-    for (int64_t p = part - 1; p >= 0 && !item; p--)
-        item = item_of(e, task, p);
-    for (int64_t p = part + 1; p < e->parts && !item; p++)
-        item = item_of(e, task, p);
+    for (int64_t c = cell - 1; c >= 0 && !item; c--)
+        item = item_of(e, task, c);
+    for (int64_t c = cell + 1; c < cell_count(e) && !item; c++)
+        item = item_of(e, task, c);
     return item;
 }
 
-static const char *parts_issued(const struct elaboration *e, const struct item *by, uint32_t task, const char *name)
+static const char *cells_issued(const struct elaboration *e, const struct item *by, uint32_t task, const char *name)
 {
     const char *list = "issues ";
     uint32_t count = 0;
-    for (int64_t p = 0; p < e->parts; p++) {
-        const struct item *item = item_of(e, task, p);
+    for (int64_t c = 0; c < cell_count(e); c++) {
+        const struct item *item = item_of(e, task, c);
         if (!item || item->instance != by->instance)
             continue;
         if (count < LISTED_MAX)
-            list = context_printf(e->context, "%s%s%s[%lld]", list, count ? ", " : "", count ? "" : name, (long long)p);
+            list = context_printf(e->context, "%s%s%s%s", list, count ? ", " : "", count ? "" : name,
+                                  index_label(e, item->stage, c));
         count++;
     }
     return count > LISTED_MAX ? context_printf(e->context, "%s and %u more", list, count - LISTED_MAX) : list;
 }
 
 /// "the loop runs i in 0..3, so ..."
-static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, uint32_t task, int64_t part)
+static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, uint32_t task, int64_t cell)
 {
     const struct ast_node *loop = ast_node_of(e, id), *range = ast_node_of(e, loop->slot[0]);
-    bool combine = e->tasks[task].phase == phase_send && part == e->parts - 1;
+    bool combine = e->tasks[task].phase == phase_send && cell == cell_count(e) - 1;
     const struct stage_info *stage = &e->stages[e->tasks[task].stage];
     combine = combine && e->tasks[stage->first_task].phase == phase_send; // no pack: what it sends was computed
     const char *effect =
-        context_printf(e->context, "`%s` is left out", instance_label(e, e->tasks[task].stage, NONE, part));
+        context_printf(e->context, "`%s` is left out", instance_label(e, e->tasks[task].stage, NONE, cell));
     if (combine)
-        effect = "the last microbatch is computed but never returned";
+        effect = context_printf(e->context, "the last %s is computed but never returned",
+                                e->wave_split ? "wave" : "microbatch");
     diag_note(e->context, diag, "the loop runs %s in %s..%s, so %s", text_of(e->context, loop->text),
               expression_text(e->context, e->ast, range->slot[0]), expression_text(e->context, e->ast, range->slot[1]),
               effect);
@@ -101,14 +103,14 @@ static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, u
 
 /// After the loop stands `expert[3];` alone, which makes what is missing its input: continue that chain.
 static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop, uint32_t task, const char *label,
-                          int64_t part)
+                          int64_t cell)
 {
     const struct graph_task *missing = ROW(e->graph, graph_task, task);
     diag_help(e->context, diag, "issue it after the loop");
     for (uint32_t i = 0; i < missing->reads.count; i++) {
         uint32_t value = ROW(e->graph, graph_use, missing->reads.first + i)->value;
         uint32_t producer = ROW(e->graph, graph_value, value)->task;
-        const struct item *item = producer == NONE ? NULL : item_of(e, producer, part);
+        const struct item *item = producer == NONE ? NULL : item_of(e, producer, cell);
         if (!item || span_of(e, item->instance).begin < span_of(e, loop).end)
             continue;
         const struct ast_node *chain = ast_node_of(e, ast_node_of(e, item->flow)->slot[0]);
@@ -122,12 +124,12 @@ static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop
     }
 }
 
-static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64_t part)
+static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64_t cell)
 {
     const struct task_info *info = &e->tasks[task];
     const struct stage_info *stage = &e->stages[info->stage];
-    const char *label = instance_label(e, info->stage, whole ? NONE : task, part);
-    const struct item *near = neighbour(e, task, part);
+    const char *label = instance_label(e, info->stage, whole ? NONE : task, cell);
+    const struct item *near = neighbour(e, task, cell);
     const struct binding *bound = info->bound.given ? &info->bound : &e->whole[info->stage];
     struct span place = e->text->name_span;
     if (near)
@@ -136,51 +138,52 @@ static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64
         place = span_of(e, bound->path);
     struct diag *diag = elaboration_error(e, E0305, place, "`%s` is never issued", label);
     if (near)
-        diag_label(e->context, diag, "%s", parts_issued(e, near, task, whole ? stage->name : info->label));
+        diag_label(e->context, diag, "%s", cells_issued(e, near, task, whole ? stage->name : info->label));
     else
         diag_label(e->context, diag, bound->given ? "bound here" : "this schedule leaves it out");
-    if (e->split)
-        diag_label_at(e->context, diag, split_span(e), "makes microbatches 0..%lld", (long long)e->parts);
+    label_splits(e, diag, info->stage);
     node_id loop = near ? loop_around(e, e->text->slot[2], place) : 0;
     if (loop) {
-        explain_loop(e, diag, loop, task, part);
-        suggest_chain(e, diag, loop, task, label, part);
+        explain_loop(e, diag, loop, task, cell);
+        suggest_chain(e, diag, loop, task, label, cell);
     } else
         diag_help(e->context, diag, "issue it: `%s;`", label);
 }
 
-static bool issued(const struct elaboration *e, uint32_t task, int64_t part)
+static bool issued(const struct elaboration *e, uint32_t task, int64_t cell)
 {
-    return e->unit_of[task * e->parts + part] != NONE;
+    return e->unit_of[task * cell_count(e) + cell] != NONE;
 }
 
-/// One error per stage: the first part that lacks something.
+/// One error per stage: the first cell that lacks something.
 static void check_stage(struct elaboration *e, const struct stage_info *stage)
 {
-    for (int64_t part = 0; part < e->parts; part++) {
+    for (int64_t cell = 0; cell < cell_count(e); cell++) {
+        if (!stage->routed && cell % e->waves)
+            continue;
         uint32_t missing = NONE;
         bool whole = true;
         for (uint32_t t = stage->first_task; t < stage->first_task + stage->task_count; t++) {
-            if (issued(e, t, part))
+            if (issued(e, t, cell))
                 whole = false;
             else if (!left_to_rule(e, t) && missing == NONE)
                 missing = t;
         }
         if (missing == NONE)
             continue;
-        never_issued(e, missing, whole, part);
+        never_issued(e, missing, whole, cell);
         return;
     }
 }
 
 void check_coverage(struct elaboration *e)
 {
-    size_t cells = (size_t)e->task_count * (size_t)e->parts;
+    size_t cells = (size_t)e->task_count * (size_t)cell_count(e);
     e->unit_of = context_alloc(e->context, cells * sizeof *e->unit_of);
     for (size_t i = 0; i < cells; i++)
         e->unit_of[i] = NONE;
     for (uint32_t i = 0; i < e->unit_count; i++) {
-        uint32_t *cell = &e->unit_of[e->units[i].task * e->parts + e->units[i].part];
+        uint32_t *cell = &e->unit_of[e->units[i].task * cell_count(e) + e->units[i].cell];
         if (*cell != NONE)
             issued_twice(e, *cell, i);
         else

@@ -18,6 +18,7 @@ static void name_tasks(struct elaboration *e)
         if (stage->task_count++ == 0)
             stage->first_task = t;
         stage->name = name;
+        stage->routed = task->routed;
         e->tasks[t].label = task->phase == phase_whole ? name : context_printf(e->context, "%s.%s", name, phase);
         e->tasks[t].stage = task->module_stage;
         e->tasks[t].phase = task->phase;
@@ -72,6 +73,7 @@ static void add_info(const struct elaboration *e, const struct mod_use *use, uin
                                                         .layers = layers,
                                                         .bound = bound,
                                                         .parts = {0, (uint32_t)e->parts},
+                                                        .waves = (uint32_t)e->waves,
                                                         .file = e->file,
                                                         .node = e->source->node};
 }
@@ -91,6 +93,7 @@ bool elaborate(struct context *context, const struct program_text *program, cons
         .text = node_at(&program->ast, source->node),
         .file = source->file,
         .parts = 1,
+        .waves = 1,
     };
     ir_init(schedule, &schedule_ir);
     name_tasks(&e);

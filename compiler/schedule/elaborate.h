@@ -1,6 +1,9 @@
 // Inside elaboration: the text of a schedule becomes items (instances as written, in issue order) and relations between
-// them; items become units (one task of one part on one stream); units are repeated per layer and the tasks that rules
-// place are put between them.
+// them; items become units (one task of one part and wave on one stream); units are repeated per layer and the tasks that
+// rules place are put between them.
+//
+// An instance's indices are one number here, its *cell*: part * waves + wave. Tasks that handle no routed rows have the
+// cells of wave 0 only.
 //
 //   elaborate.c   knobs, and the table of contents
 //   declare.c     split, stream, bind
@@ -17,6 +20,7 @@ struct stage_info {
     const char *name;
     uint32_t first_task, task_count; // rows of the graph
     bool named;                      // the schedule binds or issues it, or lists it: it must issue it
+    bool routed;                     // has an instance per wave of experts
 };
 
 struct binding {
@@ -48,7 +52,7 @@ struct item { // one instance as the text issues it; sync: a barrier
     bool sync;
     uint32_t stage;
     uint32_t task; // NONE: the whole stage
-    int64_t part;
+    int64_t cell;
     node_id instance; // of the text; a SYNC node for a barrier
     uint32_t stream;  // given by `on`, else NONE
     node_id flow;
@@ -56,7 +60,7 @@ struct item { // one instance as the text issues it; sync: a barrier
 };
 
 struct issue {
-    uint32_t item, task, part, stream;
+    uint32_t item, task, cell, stream;
 };
 
 enum relation_kind { RELATION_ORDER, RELATION_OVERLAP };
@@ -68,7 +72,7 @@ struct relation { // between all of one run of items and all of another
 
 struct order_claim { // `order a before b`: what it names is looked up after everything is issued
     uint32_t stage[2], task[2];
-    int64_t part[2];
+    int64_t cell[2];
     node_id instance[2], node;
 };
 
@@ -88,10 +92,14 @@ struct elaboration {
     uint32_t stream_count, stream_capacity;
     struct name_value *names;
     uint32_t name_count, name_capacity;
-    node_id split; // 0: one part
+    node_id split; // of tokens; 0: one part
     int64_t parts;
+    node_id wave_split; // of experts; 0: one wave
+    int64_t waves;
+    bool waves_first; // `split experts` stands before `split tokens`: so do the indices
     bool pipelined;
-    int64_t low, high; // of the pipelined loop
+    uint32_t loop;     // the pipelined loop's variable, in names
+    int64_t low, high; // its range
     struct item *items;
     uint32_t item_count, item_capacity;
     struct relation *relations;
@@ -100,7 +108,7 @@ struct elaboration {
     uint32_t order_count, order_capacity;
     struct issue *units;
     uint32_t unit_count, unit_capacity;
-    uint32_t *unit_of; // by task * parts + part: the unit that issues it, or NONE
+    uint32_t *unit_of; // by task * cells + cell: the unit that issues it, or NONE
     bool failed;
 };
 
@@ -112,10 +120,18 @@ static inline const struct ast_node *ast_node_of(const struct elaboration *e, no
 {
     return node_at(e->ast, id);
 }
-/// Where the number of parts stands: `4` of `split tokens into 4 as i`.
-static inline struct span split_span(const struct elaboration *e)
+/// Where a split's number stands: `4` of `split tokens into 4 as i`.
+static inline struct span split_span(const struct elaboration *e, node_id split)
 {
-    return ast_node_of(e, ast_node_of(e, e->split)->slot[1])->span;
+    return ast_node_of(e, ast_node_of(e, split)->slot[1])->span;
+}
+static inline int64_t cell_count(const struct elaboration *e)
+{
+    return e->parts * e->waves;
+}
+static inline bool has_cell(const struct elaboration *e, uint32_t stage, int64_t cell)
+{
+    return e->stages[stage].routed || cell % e->waves == 0;
 }
 /// Opens an error at a node; elaboration goes on, to find more.
 #define elaboration_error(e, code, span, ...) ((e)->failed = true, diag_error((e)->context, code, span, __VA_ARGS__))
@@ -127,8 +143,12 @@ static inline bool is_placed_phase(uint32_t phase)
 }
 /// Is the task issued by the stage's instance, or placed by rule?
 bool left_to_rule(const struct elaboration *e, uint32_t task);
-/// `dispatch.send[1]`, or without the index when nothing is split. task NONE: the stage.
-const char *instance_label(const struct elaboration *e, uint32_t stage, uint32_t task, int64_t part);
+/// `dispatch.send[1]`, `dispatch.send[1,0]`, or without an index when nothing is split. task NONE: the stage.
+const char *instance_label(const struct elaboration *e, uint32_t stage, uint32_t task, int64_t cell);
+/// `[1,0]`, or nothing.
+const char *index_label(const struct elaboration *e, uint32_t stage, int64_t cell);
+/// Labels the splits that give a stage its indices: "makes microbatches 0..4".
+void label_splits(const struct elaboration *e, struct diag *diag, uint32_t stage);
 
 // names.c
 bool push_name(struct elaboration *e, str_id name, int64_t value, struct span span);

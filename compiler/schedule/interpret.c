@@ -19,34 +19,88 @@ static bool too_many(struct elaboration *e, node_id id)
     return true;
 }
 
-/// The part that an instance names. False: an error, or (pipelined) outside the loop's range: it vanishes.
-static bool instance_part(struct elaboration *e, node_id id, int64_t *part)
+/// Where a stage's indices come from, in the order of the splits.
+struct axis {
+    node_id split;
+    int64_t count;
+    bool wave;
+};
+
+static uint32_t axes_of(const struct elaboration *e, uint32_t stage, struct axis axes[2])
+{
+    struct axis tokens = {e->split, e->parts, false}, experts = {e->wave_split, e->waves, true};
+    bool waves = e->wave_split && e->stages[stage].routed;
+    uint32_t count = 0;
+    if (waves && e->waves_first)
+        axes[count++] = experts;
+    if (e->split)
+        axes[count++] = tokens;
+    if (waves && !e->waves_first)
+        axes[count++] = experts;
+    return count;
+}
+
+static bool wrong_indices(struct elaboration *e, const struct ast_node *instance, uint32_t stage, const char *text,
+                          uint32_t wanted)
+{
+    if (wanted) {
+        struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` needs %s", text,
+                                              wanted == 1 ? "one index" : "two indices");
+        label_splits(e, diag, stage);
+        return false;
+    }
+    const char *why = e->wave_split ? "it handles no routed rows, so waves of experts do not split it"
+                                    : "nothing is split";
+    struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` has an index, but %s", text, why);
+    diag_help(e->context, diag, "write `%s`, or split the tokens: `split tokens into n as i;`", text);
+    return false;
+}
+
+/// In a pipelined loop: does the index move with the loop's variable?
+static bool index_moves(struct elaboration *e, node_id index, int64_t here)
+{
+    int64_t next = here;
+    e->names[e->loop].value++;
+    evaluate_here(e, index, &next);
+    e->names[e->loop].value--;
+    return next != here;
+}
+
+/// The cell that an instance names. False: an error, or (pipelined) outside the loop's range: it vanishes.
+static bool instance_cell(struct elaboration *e, node_id id, uint32_t stage, int64_t *cell)
 {
     const struct ast_node *instance = ast_node_of(e, id);
-    node_id index = instance->slot[1];
     const char *text = text_of(e->context, ast_node_of(e, ast_node_of(e, instance->slot[0])->slot[0])->text);
-    *part = 0;
-    if (!e->split) {
-        if (!index)
-            return true;
-        struct diag *diag =
-            elaboration_error(e, E0307, instance->span, "`%s` has an index, but nothing is split", text);
-        diag_help(e->context, diag, "write `%s`, or split the tokens: `split tokens into n as i;`", text);
-        return false;
+    struct axis axes[2];
+    uint32_t wanted = axes_of(e, stage, axes), given = 0;
+    int64_t values[2] = {0, 0}, part = 0, wave = 0;
+    bool vanishes = false;
+    EACH_NODE(e->ast, index, instance->slot[1])
+    {
+        if (given++ >= wanted)
+            continue;
+        if (!evaluate_here(e, index, &values[given - 1]))
+            return false;
+        vanishes = vanishes || (e->pipelined && index_moves(e, index, values[given - 1]) &&
+                                (values[given - 1] < e->low || values[given - 1] >= e->high));
     }
-    if (!index || ast_node_of(e, index)->next) {
-        struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` needs one index", text);
-        diag_label_at(e->context, diag, split_span(e), "makes microbatches 0..%lld", (long long)e->parts);
+    if (given != wanted)
+        return wrong_indices(e, instance, stage, text, wanted);
+    if (vanishes)
         return false;
+    bool exists = true;
+    for (uint32_t i = 0; i < wanted; i++) {
+        exists = exists && values[i] >= 0 && values[i] < axes[i].count;
+        *(axes[i].wave ? &wave : &part) = values[i];
     }
-    if (!evaluate_here(e, index, part) || (e->pipelined && (*part < e->low || *part >= e->high)))
-        return false;
-    if (*part >= 0 && *part < e->parts)
+    *cell = part * e->waves + wave;
+    if (exists)
         return true;
-    struct diag *diag =
-        elaboration_error(e, E0307, instance->span, "`%s[%lld]` does not exist", text, (long long)*part);
+    const char *which = wanted == 1 ? context_printf(e->context, "%lld", (long long)values[0])
+                                    : context_printf(e->context, "%lld,%lld", (long long)values[0], (long long)values[1]);
+    struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s[%s]` does not exist", text, which);
     diag_label(e->context, diag, "index out of range");
-    diag_label_at(e->context, diag, split_span(e), "makes microbatches 0..%lld", (long long)e->parts);
+    label_splits(e, diag, stage);
     return false;
 }
 
@@ -56,7 +110,7 @@ static void issue_step(struct elaboration *e, const struct ast_node *step, node_
     if (!find_stage(e, ast_node_of(e, item.instance)->slot[0], &item.stage, &item.task))
         return;
     e->stages[item.stage].named = true;
-    if (!instance_part(e, item.instance, &item.part) || too_many(e, item.instance))
+    if (!instance_cell(e, item.instance, item.stage, &item.cell) || too_many(e, item.instance))
         return;
     if (step->slot[1]) {
         const struct ast_node *stream = ast_node_of(e, step->slot[1]);
@@ -124,28 +178,45 @@ static bool index_at(struct elaboration *e, str_id name, int64_t value, node_id 
     return good;
 }
 
+/// Of several indices one moves with the loop; the others stay, such as an outer loop's.
 static void instance_offset(struct elaboration *e, const struct ast_node *loop, node_id id, struct offsets *offsets)
 {
     const struct ast_node *instance = ast_node_of(e, id);
-    int64_t at_zero, at_one;
-    if (!instance->slot[1] || !index_at(e, loop->text, 0, instance->slot[1], &at_zero) ||
-        !index_at(e, loop->text, 1, instance->slot[1], &at_one)) {
-        if (!instance->slot[1])
-            elaboration_error(e, E0309, instance->span, "an instance in `pipelined` needs an index");
+    const char *name = text_of(e->context, loop->text);
+    int64_t moving = 0, offset = 0;
+    node_id wrong = 0;
+    bool still = false;
+    if (!instance->slot[1]) {
+        elaboration_error(e, E0309, instance->span, "an instance in `pipelined` needs an index");
         return;
     }
-    if (at_one - at_zero != 1) {
-        const char *name = text_of(e->context, loop->text);
-        struct diag *diag = elaboration_error(e, E0309, span_of(e, instance->slot[1]),
+    EACH_NODE(e->ast, index, instance->slot[1])
+    {
+        int64_t at_zero, at_one;
+        if (!index_at(e, loop->text, 0, index, &at_zero) || !index_at(e, loop->text, 1, index, &at_one))
+            return;
+        if (at_one == at_zero && !wrong) {
+            still = true;
+            continue;
+        }
+        offset = at_zero;
+        moving++;
+        wrong = at_one - at_zero != 1 || moving > 1 ? index : wrong;
+    }
+    if (wrong || !moving) {
+        struct diag *diag = elaboration_error(e, E0309, span_of(e, wrong ? wrong : instance->slot[1]),
                                               "an index in `pipelined` is `%s`, plus or minus a constant", name);
-        diag_label(e->context, diag, at_one == at_zero ? "does not depend on `%s`" : "does not move with `%s`", name);
+        diag_label(e->context, diag, !moving && still ? "does not depend on `%s`"
+                                     : moving > 1     ? "a second one that moves with `%s`"
+                                                      : "does not move with `%s`",
+                   name);
         diag_help(e->context, diag, "issue it outside the loop, or use `for`");
         return;
     }
-    if (!offsets->any || at_zero < offsets->least)
-        offsets->least = at_zero;
-    if (!offsets->any || at_zero > offsets->most)
-        offsets->most = at_zero;
+    if (!offsets->any || offset < offsets->least)
+        offsets->least = offset;
+    if (!offsets->any || offset > offsets->most)
+        offsets->most = offset;
     offsets->any = true;
 }
 
@@ -185,6 +256,8 @@ static bool pipelined_offsets(struct elaboration *e, const struct ast_node *loop
 static void run_turn(struct elaboration *e, const struct ast_node *loop, int64_t i)
 {
     uint32_t names = e->name_count;
+    if (loop->flag)
+        e->loop = names;
     if (push_name(e, loop->text, i, loop->name_span))
         interpret_block(e, loop->slot[1]);
     e->name_count = names;
@@ -248,7 +321,7 @@ static void run_order(struct elaboration *e, node_id id)
         for (int side = 0; side < 2 && good; side++)
             good =
                 find_stage(e, ast_node_of(e, claim.instance[side])->slot[0], &claim.stage[side], &claim.task[side]) &&
-                instance_part(e, claim.instance[side], &claim.part[side]);
+                instance_cell(e, claim.instance[side], claim.stage[side], &claim.cell[side]);
         if (good)
             *APPEND(e, orders, order_count, order_capacity) = claim;
     }

@@ -90,8 +90,25 @@ bool left_to_rule(const struct elaboration *e, uint32_t task)
     return is_placed_phase(info->phase) && !info->bound.given && !(whole->given && whole->sms > 0);
 }
 
-const char *instance_label(const struct elaboration *e, uint32_t stage, uint32_t task, int64_t part)
+const char *index_label(const struct elaboration *e, uint32_t stage, int64_t cell)
+{
+    long long part = cell / e->waves, wave = cell % e->waves;
+    bool waves = e->wave_split && e->stages[stage].routed;
+    if (e->split && waves)
+        return context_printf(e->context, "[%lld,%lld]", e->waves_first ? wave : part, e->waves_first ? part : wave);
+    return e->split || waves ? context_printf(e->context, "[%lld]", waves ? wave : part) : "";
+}
+
+const char *instance_label(const struct elaboration *e, uint32_t stage, uint32_t task, int64_t cell)
 {
     const char *name = task == NONE ? e->stages[stage].name : e->tasks[task].label;
-    return e->split ? context_printf(e->context, "%s[%lld]", name, (long long)part) : name;
+    return context_printf(e->context, "%s%s", name, index_label(e, stage, cell));
+}
+
+void label_splits(const struct elaboration *e, struct diag *diag, uint32_t stage)
+{
+    if (e->split)
+        diag_label_at(e->context, diag, split_span(e, e->split), "makes microbatches 0..%lld", (long long)e->parts);
+    if (e->wave_split && e->stages[stage].routed)
+        diag_label_at(e->context, diag, split_span(e, e->wave_split), "makes waves 0..%lld", (long long)e->waves);
 }

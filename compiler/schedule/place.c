@@ -8,7 +8,7 @@
 enum { INSTANCES_MAX = 16384 }; // orders between all pairs are kept as bits
 
 struct spot { // an instance in the list
-    uint32_t task, part, layer, stream;
+    uint32_t task, cell, layer, stream;
     uint32_t before, after; // neighbours in the list; 0: the list's head
     uint32_t position;      // in the list, where `numbered`
     node_id node;
@@ -18,19 +18,24 @@ struct spot { // an instance in the list
 struct placement {
     struct elaboration *e;
     struct ir *schedule;
-    uint32_t layers, parts;
+    uint32_t layers, cells, waves;
     struct spot *spots; // 0 is the head
     uint32_t spot_count, spot_capacity;
     bool numbered;
-    uint32_t *spot_of;   // by cell(): 0 = not placed
+    uint32_t *spot_of;   // by place_number(): 0 = not placed
     bool *after_message; // by task: waits, through any chain within the layer, for a recv
     bool *feeds_named;   // by task: a named stage reads it, through any chain
     uint32_t sm_stream;  // the first that uses sm; NONE: none does
 };
 
-static size_t cell(const struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
+static size_t place_number(const struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
 {
-    return ((size_t)layer * p->e->task_count + task) * p->parts + part;
+    return ((size_t)layer * p->e->task_count + task) * p->cells + cell;
+}
+
+static uint32_t spot_at(const struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
+{
+    return p->spot_of[place_number(p, layer, task, cell)];
 }
 
 static uint32_t insert_after(struct placement *p, uint32_t where, struct spot spot)
@@ -45,7 +50,7 @@ static uint32_t insert_after(struct placement *p, uint32_t where, struct spot sp
     p->spots[where].after = number;
     p->numbered = false;
     if (!spot.sync)
-        p->spot_of[cell(p, spot.layer, spot.task, spot.part)] = number;
+        p->spot_of[place_number(p, spot.layer, spot.task, spot.cell)] = number;
     return number;
 }
 
@@ -84,7 +89,7 @@ static void issue_layer(struct placement *p, uint32_t layer)
             const struct issue *unit = &e->units[item->units.first + u];
             insert_before(p, 0,
                           (struct spot){.task = unit->task,
-                                        .part = unit->part,
+                                        .cell = unit->cell,
                                         .layer = layer,
                                         .stream = unit->stream,
                                         .node = item->instance});
@@ -132,33 +137,73 @@ static bool reads_value(const struct ir *graph, uint32_t task, uint32_t value)
     return false;
 }
 
+/// The instances of `producer` that one instance of a reader waits for, as cells [first, first + count). Rows stay where
+/// they arrived, so an expert reads what all waves up to its own brought; what reads no waves reads after the last one.
+static struct rows cells_read(const struct placement *p, uint32_t reader, uint32_t cell, uint32_t producer)
+{
+    const struct task_info *from = &p->e->tasks[producer], *to = &p->e->tasks[reader];
+    uint32_t wave = cell % p->waves, first = cell - wave;
+    bool routed = p->e->stages[to->stage].routed;
+    if (!p->e->stages[from->stage].routed)
+        return (struct rows){first, 1};
+    if (!routed)
+        return (struct rows){first + p->waves - 1, 1};
+    if (from->phase == phase_recv && from->stage != to->stage)
+        return (struct rows){first, wave + 1};
+    return (struct rows){cell, 1};
+}
+
+/// Waves of these follow one another: a `pack` must know which rows are there already, a `merge` adds to the sum so far.
+static bool is_chained(const struct placement *p, uint32_t task)
+{
+    const struct task_info *info = &p->e->tasks[task];
+    return p->e->stages[info->stage].routed && is_placed_phase(info->phase);
+}
+
+static bool in_cells(struct rows cells, uint32_t cell)
+{
+    return cell >= cells.first && cell - cells.first < cells.count;
+}
+
+/// The first placed instance of `task`, in the part of `cell`, that reads what `producer` wrote there.
+static uint32_t first_of_part(struct placement *p, uint32_t layer, uint32_t task, uint32_t producer, uint32_t cell)
+{
+    uint32_t part = cell - cell % p->waves, first = 0;
+    for (uint32_t c = part; c < part + p->waves; c++)
+        if (in_cells(cells_read(p, task, c, producer), cell))
+            first = choose(p, first, spot_at(p, layer, task, c), false);
+    return first;
+}
+
 /// The first placed reader of what a task writes, in this layer or, for the layer's output, in the next.
-static uint32_t first_reader(struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
+static uint32_t first_reader(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
 {
     const struct ir *graph = p->e->graph;
     const struct graph_info *info = ROW(graph, graph_info, 0);
     const struct graph_task *row = ROW(graph, graph_task, task);
-    uint32_t first = 0;
+    bool last = (cell + 1) % p->waves == 0;
+    uint32_t first = is_chained(p, task) && !last ? spot_at(p, layer, task, cell + 1) : 0;
     for (uint32_t w = 0; w < row->writes.count; w++) {
         uint32_t value = ROW(graph, graph_use, row->writes.first + w)->value;
         for (uint32_t t = 0; t < p->e->task_count; t++) {
             if (reads_value(graph, t, value))
-                first = choose(p, first, p->spot_of[cell(p, layer, t, part)], false);
+                first = choose(p, first, first_of_part(p, layer, t, task, cell), false);
             if (value == info->output && layer + 1 < p->layers && reads_value(graph, t, info->input))
-                first = choose(p, first, p->spot_of[cell(p, layer + 1, t, part)], false);
+                first = choose(p, first, first_of_part(p, layer + 1, t, task, cell), false);
         }
     }
     return first;
 }
 
-static uint32_t last_producer(struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
+static uint32_t last_producer(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
 {
     const struct graph_task *row = ROW(p->e->graph, graph_task, task);
-    uint32_t last = 0;
+    uint32_t last = is_chained(p, task) && cell % p->waves ? spot_at(p, layer, task, cell - 1) : 0;
     for (uint32_t r = 0; r < row->reads.count; r++) {
         uint32_t producer = producer_of(p, row, r);
-        if (producer != NONE)
-            last = choose(p, last, p->spot_of[cell(p, layer, producer, part)], true);
+        struct rows cells = producer == NONE ? (struct rows){0, 0} : cells_read(p, task, cell, producer);
+        for (uint32_t c = cells.first; c < cells.first + cells.count; c++)
+            last = choose(p, last, spot_at(p, layer, producer, c), true);
     }
     return last;
 }
@@ -177,12 +222,12 @@ static uint32_t stream_near(const struct placement *p, uint32_t spot, uint32_t t
 }
 
 /// An automatic task's text: the instance of its stage, where there is one.
-static struct spot automatic_spot(const struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
+static struct spot automatic_spot(const struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
 {
-    struct spot spot = {.task = task, .part = part, .layer = layer, .automatic = true, .node = p->e->source->node};
+    struct spot spot = {.task = task, .cell = cell, .layer = layer, .automatic = true, .node = p->e->source->node};
     const struct stage_info *stage = &p->e->stages[p->e->tasks[task].stage];
     for (uint32_t t = stage->first_task; t < stage->first_task + stage->task_count; t++) {
-        uint32_t other = p->spot_of[cell(p, layer, t, part)];
+        uint32_t other = spot_at(p, layer, t, cell);
         if (other)
             spot.node = p->spots[other].node;
     }
@@ -190,39 +235,46 @@ static struct spot automatic_spot(const struct placement *p, uint32_t layer, uin
 }
 
 /// A `pack` goes right after its producer, where that has its place already.
-static void place_early(struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
+static void place_early(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
 {
-    uint32_t producer = last_producer(p, layer, task, part);
+    uint32_t producer = last_producer(p, layer, task, cell);
     if (!producer)
         return;
-    struct spot spot = automatic_spot(p, layer, task, part);
+    struct spot spot = automatic_spot(p, layer, task, cell);
     spot.stream = stream_near(p, producer, task);
     insert_after(p, producer, spot);
 }
 
 /// Before the part's first task on the stream of `sm` that waits for a message: that is where it would stall.
-static uint32_t first_stall(struct placement *p, uint32_t layer, uint32_t part)
+static uint32_t first_stall(struct placement *p, uint32_t layer, uint32_t cell)
 {
-    uint32_t first = 0;
+    uint32_t first = 0, part = cell - cell % p->waves;
     for (uint32_t t = 0; t < p->e->task_count; t++) {
-        uint32_t spot = p->spot_of[cell(p, layer, t, part)];
-        if (spot && p->after_message[t] && p->spots[spot].stream == p->sm_stream)
-            first = choose(p, first, spot, false);
+        for (uint32_t c = part; c < part + p->waves && p->after_message[t]; c++) {
+            uint32_t spot = spot_at(p, layer, t, c);
+            if (spot && p->spots[spot].stream == p->sm_stream)
+                first = choose(p, first, spot, false);
+        }
     }
     return first;
 }
 
-static void place_late(struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
+static void place_late(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
 {
     bool unnamed = !p->e->stages[p->e->tasks[task].stage].named;
-    uint32_t where = first_reader(p, layer, task, part);
-    struct spot spot = automatic_spot(p, layer, task, part);
+    uint32_t where = first_reader(p, layer, task, cell);
+    struct spot spot = automatic_spot(p, layer, task, cell);
     spot.stream = unnamed ? p->sm_stream : stream_near(p, where, task);
     if (!where && !unnamed)
-        spot.stream = stream_near(p, last_producer(p, layer, task, part), task);
+        spot.stream = stream_near(p, last_producer(p, layer, task, cell), task);
     if (unnamed && !p->after_message[task] && !p->feeds_named[task])
-        where = choose(p, where, first_stall(p, layer, part), false);
+        where = choose(p, where, first_stall(p, layer, cell), false);
     insert_before(p, where, spot);
+}
+
+static bool is_unplaced(const struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
+{
+    return has_cell(p->e, p->e->tasks[task].stage, cell) && !spot_at(p, layer, task, cell);
 }
 
 static void place_automatic(struct placement *p)
@@ -230,14 +282,17 @@ static void place_automatic(struct placement *p)
     uint32_t tasks = p->e->task_count;
     for (uint32_t layer = 0; layer < p->layers; layer++)
         for (uint32_t t = 0; t < tasks; t++)
-            for (uint32_t part = 0; part < p->parts && p->e->tasks[t].phase == phase_pack; part++)
-                if (!p->spot_of[cell(p, layer, t, part)])
-                    place_early(p, layer, t, part);
+            for (uint32_t c = 0; c < p->cells && p->e->tasks[t].phase == phase_pack; c++)
+                if (is_unplaced(p, layer, t, c))
+                    place_early(p, layer, t, c);
     for (uint32_t layer = p->layers; layer-- > 0;)
         for (uint32_t t = tasks; t-- > 0;)
-            for (uint32_t part = 0; part < p->parts; part++)
-                if (!p->spot_of[cell(p, layer, t, part)])
-                    place_late(p, layer, t, part);
+            for (uint32_t i = 0; i < p->cells; i++) {
+                uint32_t wave = i % p->waves; // of what follows itself, the last wave finds its reader first
+                uint32_t c = is_chained(p, t) ? i - wave + p->waves - 1 - wave : i;
+                if (is_unplaced(p, layer, t, c))
+                    place_late(p, layer, t, c);
+            }
 }
 
 /// Tasks placed by rule run on SMs alone: there must be such a stream, and nothing unnamed may need more.
@@ -269,9 +324,20 @@ static void add_edge(const struct placement *p, uint32_t from, uint32_t to, enum
         .from = from, .to = to, .why = why, .value = value, .file = node ? p->e->file : 0, .node = node};
 }
 
-static uint32_t instance_at(struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
+static uint32_t instance_at(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
 {
-    return p->spots[p->spot_of[cell(p, layer, task, part)]].position;
+    return p->spots[spot_at(p, layer, task, cell)].position;
+}
+
+/// The wave before, where waves follow one another.
+static void add_chain_edge(struct placement *p, const struct spot *spot, const struct graph_task *task)
+{
+    const struct ir *graph = p->e->graph;
+    if (!is_chained(p, spot->task) || spot->cell % p->waves == 0)
+        return;
+    uint32_t value = ROW(graph, graph_use, task->writes.first)->value;
+    str_id name = ir_str(p->schedule, ir_text(graph, ROW(graph, graph_value, value)->name));
+    add_edge(p, instance_at(p, spot->layer, spot->task, spot->cell - 1), spot->position, edge_data, name, 0);
 }
 
 static void add_data_edges(struct placement *p, const struct spot *spot)
@@ -279,6 +345,7 @@ static void add_data_edges(struct placement *p, const struct spot *spot)
     const struct ir *graph = p->e->graph;
     const struct graph_info *info = ROW(graph, graph_info, 0);
     const struct graph_task *task = ROW(graph, graph_task, spot->task);
+    add_chain_edge(p, spot, task);
     for (uint32_t r = 0; r < task->reads.count; r++) {
         uint32_t value = ROW(graph, graph_use, task->reads.first + r)->value, layer = spot->layer;
         if (value == info->input) {
@@ -291,8 +358,10 @@ static void add_data_edges(struct placement *p, const struct spot *spot)
         if (row->task == NONE)
             continue;
         str_id name = ir_str(p->schedule, ir_text(graph, row->name));
-        add_edge(p, instance_at(p, layer, row->task, spot->part), spot->position,
-                 row->remote ? edge_message : edge_data, name, 0);
+        struct rows cells = cells_read(p, spot->task, spot->cell, row->task);
+        for (uint32_t c = cells.first; c < cells.first + cells.count; c++)
+            add_edge(p, instance_at(p, layer, row->task, c), spot->position, row->remote ? edge_message : edge_data,
+                     name, 0);
     }
 }
 
@@ -328,7 +397,7 @@ static void add_relation(struct placement *p, const struct relation *relation, u
         const struct issue *l = &p->e->units[left.first + i];
         for (uint32_t k = 0; k < right.count; k++) {
             const struct issue *r = &p->e->units[right.first + k];
-            uint32_t from = instance_at(p, layer, l->task, l->part), to = instance_at(p, layer, r->task, r->part);
+            uint32_t from = instance_at(p, layer, l->task, l->cell), to = instance_at(p, layer, r->task, r->cell);
             if (relation->kind == RELATION_ORDER)
                 add_edge(p, from, to, edge_order, 0, relation->node);
             else
@@ -352,8 +421,8 @@ static void add_claim(struct placement *p, const struct order_claim *claim, uint
     for (uint32_t from = 0; from < e->task_count; from++)
         for (uint32_t to = 0; to < e->task_count && claims(e, claim, 0, from); to++)
             if (claims(e, claim, 1, to))
-                add_edge(p, instance_at(p, layer, from, (uint32_t)claim->part[0]),
-                         instance_at(p, layer, to, (uint32_t)claim->part[1]), edge_order, 0, claim->node);
+                add_edge(p, instance_at(p, layer, from, (uint32_t)claim->cell[0]),
+                         instance_at(p, layer, to, (uint32_t)claim->cell[1]), edge_order, 0, claim->node);
 }
 
 /// A barrier: the last instance of each stream before it ends before the first of every other after it starts.
@@ -406,11 +475,12 @@ static void add_instances(struct placement *p)
         if (spot->sync)
             continue;
         const struct task_info *task = &p->e->tasks[spot->task];
-        str_id label = ir_str(p->schedule, instance_label(p->e, task->stage, spot->task, spot->part));
+        str_id label = ir_str(p->schedule, instance_label(p->e, task->stage, spot->task, spot->cell));
         uint32_t row = NEW_ROW(p->e->context, p->schedule, sched_instance);
         *ROW(p->schedule, sched_instance, row) = (struct sched_instance){.task = spot->task,
                                                                          .layer = spot->layer,
-                                                                         .part = spot->part,
+                                                                         .part = spot->cell / p->waves,
+                                                                         .wave = spot->cell % p->waves,
                                                                          .label = label,
                                                                          .stream = spot->stream,
                                                                          .automatic = spot->automatic,
@@ -438,17 +508,20 @@ static void add_edges(struct placement *p)
 
 void place(struct elaboration *e, uint32_t layers, struct ir *schedule)
 {
-    if ((int64_t)layers * e->task_count * e->parts > INSTANCES_MAX) {
-        struct span span = e->split ? split_span(e) : e->text->name_span;
+    if ((int64_t)layers * e->task_count * cell_count(e) > INSTANCES_MAX) {
+        node_id split = e->split ? e->split : e->wave_split;
+        struct span span = split ? split_span(e, split) : e->text->name_span;
         struct diag *diag = elaboration_error(e, E0206, span, "the step has more than %d instances", INSTANCES_MAX);
-        diag_label(e->context, diag, "%lld parts of %u layers", (long long)e->parts, layers);
+        diag_label(e->context, diag, "%lld parts of %u layers", (long long)cell_count(e), layers);
         return;
     }
-    struct placement p = {.e = e, .schedule = schedule, .layers = layers, .parts = (uint32_t)e->parts};
+    struct placement p = {.e = e, .schedule = schedule, .layers = layers};
+    p.cells = (uint32_t)cell_count(e);
+    p.waves = (uint32_t)e->waves;
     p.spots = context_grow(e->context, NULL, &p.spot_capacity, 64, sizeof *p.spots);
     p.spots[0] = (struct spot){.sync = true};
     p.spot_count = 1;
-    p.spot_of = context_alloc(e->context, ((size_t)layers * e->task_count * p.parts + 1) * sizeof *p.spot_of);
+    p.spot_of = context_alloc(e->context, ((size_t)layers * e->task_count * p.cells + 1) * sizeof *p.spot_of);
     p.sm_stream = NONE;
     for (uint32_t s = e->stream_count; s-- > 0;)
         if (e->streams[s].engines & 1u << engine_sm)

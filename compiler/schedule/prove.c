@@ -77,15 +77,17 @@ static void suggest_ahead(const struct proof *proof, struct diag *diag, uint32_t
     const struct sched_info *info = ROW(proof->schedule, sched_info, 0);
     const struct ast_node *instance = node_at(ast, from_node);
     node_id index = instance->slot[1], block = node_at(ast, info->node)->slot[2];
-    const char *next = index ? next_index(proof, index) : NULL;
-    if (info->parts.count < 2)
+    const char *next = index && !node_at(ast, index)->next ? next_index(proof, index) : NULL;
+    const char *what = info->waves > 1 ? "wave" : "microbatch";
+    if (info->parts.count < 2 && info->waves < 2)
         diag_help(proof->context, diag, "split the tokens into microbatches and overlap different ones, or write `->`");
     else if (!next || !within_pipelined(proof, block, instance->span))
-        diag_help(proof->context, diag, "overlap different microbatches, or write `->`");
+        diag_help(proof->context, diag, "overlap different %s, or write `->`",
+                  info->waves > 1 ? "waves" : "microbatches");
     else {
         const struct graph_task *task = ROW(proof->graph, graph_task, ROW(proof->schedule, sched_instance, from)->task);
         bool sends = task->phase == phase_recv || task->phase == phase_send;
-        diag_help(proof->context, diag, "%s the next microbatch while this one %s", sends ? "send" : "run",
+        diag_help(proof->context, diag, "%s the next %s while this one %s", sends ? "send" : "run", what,
                   sends ? "computes" : "continues");
         diag_fix(proof->context, diag, node_span(proof, index), next);
     }
@@ -103,10 +105,12 @@ static void dependent_sides(const struct proof *proof, const struct sched_overla
                    source_text(proof, overlap->left_node), source_text(proof, overlap->right_node));
     const struct sched_edge *edge = ROW(proof->schedule, sched_edge, last->edge);
     if (chain->count == 1 && edge->why == edge_data) {
-        bool split = ROW(proof->schedule, sched_info, 0)->parts.count > 1;
+        const struct sched_info *info = ROW(proof->schedule, sched_info, 0);
+        const char *same = info->waves > 1        ? ", for the same wave"
+                           : info->parts.count > 1 ? ", for the same microbatch"
+                                                   : "";
         diag_label(context, diag, "reads `%s`...", ir_text(proof->schedule, edge->value));
-        diag_label_at(context, diag, node_span(proof, ahead), "...which this writes%s",
-                      split ? ", for the same microbatch" : "");
+        diag_label_at(context, diag, node_span(proof, ahead), "...which this writes%s", same);
         const struct mod_stage *stage = stage_of(proof, last->to);
         diag_note_at(context, diag, node_span(proof, stage->node), "%s ", stage_text(proof, stage));
     } else {
@@ -123,7 +127,7 @@ static bool same_exchange(const struct proof *proof, uint32_t left, uint32_t rig
     const struct sched_instance *l = ROW(proof->schedule, sched_instance, left);
     const struct sched_instance *r = ROW(proof->schedule, sched_instance, right);
     const struct graph_task *a = ROW(proof->graph, graph_task, l->task), *b = ROW(proof->graph, graph_task, r->task);
-    return a->module_stage == b->module_stage && l->part == r->part && a->phase != phase_pack &&
+    return a->module_stage == b->module_stage && l->part == r->part && l->wave == r->wave && a->phase != phase_pack &&
            b->phase != phase_pack && a->phase != phase_merge && b->phase != phase_merge;
 }
 

@@ -78,7 +78,7 @@ static void resolve_task(struct elaboration *e, uint32_t number, uint32_t task)
         return;
     }
     check_engines(e, item, task, stream, binding);
-    *APPEND(e, units, unit_count, unit_capacity) = (struct issue){number, task, (uint32_t)item->part, stream};
+    *APPEND(e, units, unit_count, unit_capacity) = (struct issue){number, task, (uint32_t)item->cell, stream};
 }
 
 /// Two sides that end on one stream never overlap. Phases are judged together: a stage whose parts lie on several
@@ -100,8 +100,8 @@ static void check_sides(struct elaboration *e, const struct item *left, const st
     uint32_t stream = only_stream(e, left);
     if (left->sync || right->sync || stream == NONE || stream != only_stream(e, right))
         return;
-    const char *a = instance_label(e, left->stage, left->task, left->part);
-    const char *b = instance_label(e, right->stage, right->task, right->part);
+    const char *a = instance_label(e, left->stage, left->task, left->cell);
+    const char *b = instance_label(e, right->stage, right->task, right->cell);
     struct diag *diag =
         elaboration_error(e, E0302, span_of(e, right->instance),
                           "`%s` and `%s` cannot overlap: both are on stream `%s`", a, b, e->streams[stream].label);

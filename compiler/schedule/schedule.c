@@ -46,22 +46,26 @@ static bool check_streams(const struct ir *schedule, char *error, size_t size)
     return placed == COUNT(schedule, sched_instance) || fails(error, size, "an instance is in no stream", placed);
 }
 
-/// Every task of every layer and part exactly once.
+/// Every task of every layer and part, and of routed tasks every wave, exactly once.
 static bool check_instances(const struct ir *graph, const struct ir *schedule, const struct sched_info *info,
                             char *error, size_t size)
 {
-    size_t tasks = COUNT(graph, graph_task), cells = tasks * info->layers * info->parts.count;
+    size_t tasks = COUNT(graph, graph_task), expected = 0;
+    size_t cells = tasks * info->layers * info->parts.count * info->waves;
     uint32_t count = COUNT(schedule, sched_instance);
-    if (count != cells)
-        return fails(error, size, "there is not one instance per task, layer and part", count);
+    for (uint32_t t = 0; t < tasks; t++)
+        expected += (size_t)info->layers * info->parts.count * (ROW(graph, graph_task, t)->routed ? info->waves : 1);
+    if (count != expected)
+        return fails(error, size, "there is not one instance per task, layer, part and wave", count);
     bool *seen = calloc(cells + 1, sizeof *seen), good = seen != NULL;
     uint32_t i = 0;
     for (; i < count && good; i++) {
         const struct sched_instance *row = ROW(schedule, sched_instance, i);
-        good = row->task < tasks && row->layer < info->layers && row->part < info->parts.count;
+        good = row->task < tasks && row->layer < info->layers && row->part < info->parts.count &&
+               row->wave < (ROW(graph, graph_task, row->task)->routed ? info->waves : 1);
         if (!good)
             break;
-        bool *cell = &seen[(row->layer * tasks + row->task) * info->parts.count + row->part];
+        bool *cell = &seen[((row->layer * tasks + row->task) * info->parts.count + row->part) * info->waves + row->wave];
         good = !*cell;
         *cell = true;
     }
@@ -76,6 +80,8 @@ bool schedule_check(const struct ir *graph, const struct ir *schedule, char *err
     if (COUNT(schedule, sched_info) != 1)
         return fails(error, size, "exactly one sched_info is needed", 0);
     const struct sched_info *info = ROW(schedule, sched_info, 0);
+    if (!info->waves)
+        return fails(error, size, "there are no waves", 0);
     if (!check_parts(schedule, info, error, size) || !check_streams(schedule, error, size) ||
         !check_instances(graph, schedule, info, error, size))
         return false;

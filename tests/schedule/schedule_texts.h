@@ -33,6 +33,9 @@
 #define BINDS " bind route, expert to comp; bind dispatch to tx; bind combine to rx;"
 /// Line 1; the body begins in line 2, column 1.
 #define SPLIT(n) "schedule s for moe { split tokens into " #n " as i;" STREAMS BINDS "\n"
+#define WAVES(g) "schedule s for moe { split experts into " #g " as w;" STREAMS BINDS "\n"
+#define BOTH(n, g) \
+    "schedule s for moe { split tokens into " #n " as i; split experts into " #g " as w;" STREAMS BINDS "\n"
 #define WHOLE "schedule s for moe {" STREAMS BINDS "\n"
 
 static const char SHARED_GRAPH[] = "route.whole: x -> r 1024 0\n"
@@ -53,6 +56,22 @@ struct stream_case {
 };
 
 static const struct stream_case stream_cases[] = {
+    // Rows are packed by waves after their route; the merges of all waves stand where the last one's reader would be.
+    {WAVES(3) "route; pipelined w in 0..3 { dispatch[w+1] || expert[w] || combine[w-1]; } }\n", NULL, "use s; }\n", 1,
+     "comp: route dispatch.pack[0] dispatch.pack[1] dispatch.pack[2] expert[0] expert[1] expert[2] combine.merge[0]"
+     " combine.merge[1] combine.merge[2]\n"
+     "tx: dispatch.send[0] dispatch.recv[0] dispatch.send[1] dispatch.recv[1] dispatch.send[2] dispatch.recv[2]\n"
+     "rx: combine.send[0] combine.recv[0] combine.send[1] combine.recv[1] combine.send[2] combine.recv[2]\n"},
+    {BOTH(2, 2) "for i in 0..2 { route[i]; } for i in 0..2 { for w in 0..2 { dispatch[i,w]; expert[i,w]; combine[i,w]; }"
+                " } }\n",
+     NULL, "use s; }\n", 1,
+     "comp: route[0] dispatch.pack[0,0] dispatch.pack[0,1] route[1] dispatch.pack[1,0] dispatch.pack[1,1] expert[0,0]"
+     " expert[0,1] expert[1,0] expert[1,1] combine.merge[0,0] combine.merge[0,1] combine.merge[1,0]"
+     " combine.merge[1,1]\n"
+     "tx: dispatch.send[0,0] dispatch.recv[0,0] dispatch.send[0,1] dispatch.recv[0,1] dispatch.send[1,0]"
+     " dispatch.recv[1,0] dispatch.send[1,1] dispatch.recv[1,1]\n"
+     "rx: combine.send[0,0] combine.recv[0,0] combine.send[0,1] combine.recv[0,1] combine.send[1,0]"
+     " combine.recv[1,0] combine.send[1,1] combine.recv[1,1]\n"},
     {"", NULL, "use serial; }\n", 1,
      "main: route dispatch.pack dispatch.send dispatch.recv expert combine.send combine.recv combine.merge\n"},
     {"", NULL, "use serial; }\n", 3,
@@ -231,8 +250,27 @@ static const struct schedule_case refused[] = {
     {SPLIT(2) "split tokens into 2 as k; }\n", "E0102 2:1", NULL},
     {SPLIT(0) "}\n", "E0206 1:40", NULL},
     {SPLIT(2) "let n = 1; let n = 2; }\n", "E0102 2:16", NULL},
+    // waves of experts
+    {WAVES(2) "}\n", "E0305 1:157", NULL},
+    {WAVES(2) "route[0]; }\n", "E0307 2:1", NULL},
+    {WAVES(2) "route; dispatch; }\n", "E0307 2:8", NULL},
+    {WAVES(2) "route; dispatch[2]; }\n", "E0307 2:8", NULL},
+    {BOTH(2, 2) "route[0]; dispatch[0]; }\n", "E0307 2:11", NULL},
+    {BOTH(2, 3) "route[0]; dispatch[2,0]; }\n", "E0307 2:11", NULL},
+    {WAVES(17) "}\n", "E0206 1:41", NULL},
+    {WAVES(0) "}\n", "E0206 1:41", NULL},
+    {WAVES(2) "split experts into 2 as v; }\n", "E0102 2:1", NULL},
+    {WAVES(2) "route; for w in 0..2 { dispatch[w]; expert[w]; } combine[0]; }\n", "E0305 2:50", NULL},
+    {WAVES(2) "route; for w in 0..2 { dispatch[w] || expert[w]; combine[w]; } }\n", "E0301 2:39", NULL},
+    {WAVES(2) "route; expert[0]; dispatch[0] -> expert[1]; for w in 0..2 { combine[w]; } dispatch[1];\n"
+              "order combine[1] before dispatch[0]; }\n",
+     "E0308 3:1", NULL},
+    {WAVES(2) "bind combine.merge to comp; route; dispatch[0]; dispatch[1]; expert[0]; expert[1];\n"
+              "combine[1]; combine[0]; }\n",
+     "E0308 3:13", NULL},
+    {WAVES(2) "route; pipelined w in 0..2 { dispatch[w]; expert[0]; } }\n", "E0309 2:50", NULL},
+    {BOTH(2, 2) "pipelined i in 0..2 { dispatch[i,i]; } }\n", "E0309 2:34", NULL},
     // not built yet
-    {WHOLE "split experts into 2 as w; }\n", "E0901 2:1", NULL},
     {WHOLE "split layers into 2 as l; }\n", "E0901 2:1", NULL},
     {WHOLE "split combine into 2 as k; }\n", "E0901 2:1", NULL},
     {WHOLE "split tokens into 2 as i { ratio: [1, 2] }; }\n", "E0901 2:26", NULL},
@@ -244,6 +282,20 @@ static const struct schedule_case refused[] = {
 static const struct schedule_case accepted[] = {
     {WHOLE "route; dispatch; expert; combine; }\n", NULL, NULL},
     {WHOLE "combine; dispatch; route; expert; }\n", NULL, NULL},
+    {WAVES(1) "route; dispatch[0]; expert[0]; combine[0]; }\n", NULL, NULL},
+    {WAVES(4) "route; pipelined w in 0..4 { dispatch[w+1] || expert[w] || combine[w-1]; } }\n", NULL, NULL},
+    {WAVES(2) "route; expert[0]; expert[1]; for w in 0..2 { combine[w]; dispatch[w]; } }\n", NULL, NULL},
+    {BOTH(2, 3) "for i in 0..2 { route[i]; pipelined w in 0..3 { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n"
+                "}\n",
+     NULL, NULL},
+    {"schedule s for moe { split experts into 2 as w; split tokens into 3 as i;" STREAMS BINDS
+     " for i in 0..3 { route[i]; } for w in 0..2 { pipelined i in 0..3 { dispatch[w,i+1] || expert[w,i]; }\n"
+     " for i in 0..3 { combine[w,i]; } } }\n",
+     NULL, NULL},
+    {"schedule s for moe { split experts into 2 as w;" STREAMS BINDS
+     " bind shared, sum to comp; route; dispatch[0]; dispatch[1] || shared; expert[0]; expert[1]; combine[0];"
+     " combine[1]; sum; }\n",
+     NULL, SHARED_LAYER},
     {WHOLE "route -> dispatch -> expert -> combine; }\n", NULL, NULL},
     {WHOLE "route; sync; dispatch; sync; expert; sync; combine; sync; }\n", NULL, NULL},
     {WHOLE "route; order route before dispatch, expert; dispatch; expert; combine; order combine after expert; }\n",
