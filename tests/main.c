@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define SUITES(S)                                                                                                      \
-    S(syntax) S(check) S(schedule) S(lower) S(codegen) S(runtime) S(weights) S(cli) S(models) S(invariants) S(shapes) S(races)
+    S(syntax) S(check) S(places) S(schedule) S(lower) S(codegen) S(runtime) S(weights) S(cli) S(models) S(invariants) S(shapes) S(races)
 
 #define DECLARE(name) void suite_##name(void);
 SUITES(DECLARE)

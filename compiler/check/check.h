@@ -198,7 +198,21 @@ int choose(struct checker *checker, const char *name, node_id expression, const 
 
 uint32_t elaborate_device(struct checker *checker, struct symbol item);
 uint32_t elaborate_cluster(struct checker *checker, struct symbol item);
+/// The row of the axis of that name, written at `name`; NONE with E0101 queued.
+uint32_t find_axis(struct checker *checker, const struct mod_cluster *cluster, node_id name, const char *text);
+/// "node[0] gpu[3]"
+const char *rank_position(struct checker *checker, const struct mod_cluster *cluster, int64_t rank);
 uint32_t elaborate_placement(struct checker *checker, struct symbol item);
+
+// arrange.c
+/// Shares `total` things out in proportion to the weights: everyone's whole part, then one more each by the largest
+/// remainder, the lower number first. Weights are above 0; equal weights: the first ones get one more.
+void share_out(struct context *context, const double *weights, uint32_t count, int64_t total, int64_t *shares);
+/// The owners of a placement's experts, its other fields known. `groups` > 1: each of so many runs of experts inside one
+/// position of group_axis. False: with the slots that each rank has, some group finds no room; or (queued) a peak lacks.
+bool arrange_experts(struct checker *checker, struct mod_placement *placement, int64_t experts, int64_t groups);
+/// The placement as a layer with so many routing groups needs it: the same row, or a new one. NONE with errors queued.
+uint32_t placement_for_groups(struct checker *checker, uint32_t placement, int64_t groups);
 uint32_t elaborate_format(struct checker *checker, uint32_t file, node_id path);
 uint32_t elaborate_format_item(struct checker *checker, struct symbol item);
 uint32_t elaborate_op(struct checker *checker, struct symbol item);

@@ -19,6 +19,26 @@ const struct mod_arg *stage_arg(const struct ir *module, const struct mod_stage 
     return NULL;
 }
 
+uint32_t cluster_axis_between(const struct ir *module, const struct mod_cluster *cluster, int64_t a, int64_t b)
+{
+    for (uint32_t i = 0; i < cluster->axes.count; i++) {
+        int64_t stride = ROW(module, mod_axis, cluster->axes.first + i)->stride;
+        if (a / stride != b / stride)
+            return cluster->axes.first + i;
+    }
+    return NONE;
+}
+
+const struct mod_device *cluster_device(const struct ir *module, const struct mod_cluster *cluster, int64_t rank)
+{
+    return ROW(module, mod_device, ROW(module, mod_rank, cluster->members.first + rank)->device);
+}
+
+double device_rate(const struct mod_device *device)
+{
+    return (device->peak_bf16 > 0 ? device->peak_bf16 : device->peak_f32) * device->derate;
+}
+
 struct report {
     char *text;
     size_t size;
@@ -79,6 +99,29 @@ static bool check_layers(const struct ir *module, struct report report)
     return true;
 }
 
+/// Axes, links and ranks of every cluster fit each other.
+static bool check_clusters(const struct ir *module, struct report report)
+{
+    for (uint32_t i = 0; i < COUNT(module, mod_cluster); i++) {
+        const struct mod_cluster *cluster = ROW(module, mod_cluster, i);
+        int64_t stride = 1;
+        for (uint32_t a = cluster->axes.count; a-- > 0;) {
+            const struct mod_axis *axis = ROW(module, mod_axis, cluster->axes.first + a);
+            if (axis->stride != stride || axis->size < 1 || (axis->link == NONE && axis->size > 1))
+                return wrong(report, "mod_cluster %u: axis %u is incomplete", i, a);
+            if (axis->link != NONE && ROW(module, mod_link, axis->link)->axis != cluster->axes.first + a)
+                return wrong(report, "mod_cluster %u: the link of axis %u crosses another", i, a);
+            stride *= axis->size;
+        }
+        if (stride != cluster->ranks || cluster->members.count != cluster->ranks)
+            return wrong(report, "mod_cluster %u: %lld ranks", i, (long long)cluster->ranks);
+        for (uint32_t r = 0; r < cluster->members.count; r++)
+            if (ROW(module, mod_rank, cluster->members.first + r)->device == NONE)
+                return wrong(report, "mod_cluster %u: rank %u has no device", i, r);
+    }
+    return true;
+}
+
 /// Owners are sorted by rank, locals count from 0, and every expert has exactly one.
 static bool check_owners(const struct ir *module, struct report report)
 {
@@ -132,6 +175,6 @@ static bool check_pipelines(const struct ir *module, struct report report)
 bool module_check(const struct ir *module, char *error, size_t size)
 {
     struct report report = {error, size};
-    return check_values(module, report) && check_layers(module, report) && check_owners(module, report) &&
-           check_pipelines(module, report);
+    return check_values(module, report) && check_layers(module, report) && check_clusters(module, report) &&
+           check_owners(module, report) && check_pipelines(module, report);
 }

@@ -43,6 +43,12 @@ bool evaluate_integer(struct context *context, const struct program_text *progra
 bool evaluate_condition(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
                         const struct name_value *names, uint32_t name_count, bool *value);
 
+/// The axis that a message between two ranks crosses: the outermost in which they differ (a row of mod_axis). NONE: a == b.
+uint32_t cluster_axis_between(const struct ir *module, const struct mod_cluster *cluster, int64_t a, int64_t b);
+const struct mod_device *cluster_device(const struct ir *module, const struct mod_cluster *cluster, int64_t rank);
+/// FLOP/s that a good kernel reaches there: the bf16 peak, or else the f32 peak, times derate. 0: no peak is given.
+double device_rate(const struct mod_device *device);
+
 /// Options of a stage by the op's name for them; NULL when the op has none of that name.
 const struct mod_arg *stage_arg(const struct ir *module, const struct mod_stage *stage, const char *name);
 

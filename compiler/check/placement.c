@@ -1,5 +1,5 @@
-// Placements: which rank owns which experts. Experts go to ranks in contiguous blocks, the first ranks one more where
-// `balance: even` allows unequal counts.
+// Placements: over which axes experts are divided, how evenly, with how many spare slots. arrange.c decides which rank
+// owns which of them.
 #include "compiler/check/check.h"
 
 #include <string.h>
@@ -24,15 +24,9 @@ static const char *axes_product(struct checker *checker, const struct mod_cluste
     return text;
 }
 
-static void report_uneven(struct checker *checker, const struct mod_cluster *cluster, node_id place, int64_t experts)
+static void label_ranks(struct checker *checker, struct diag *diag, const struct mod_cluster *cluster)
 {
-    struct context *context = checker->context;
-    int64_t ranks = cluster->ranks, share = (experts + ranks - 1) / ranks, spare = share * ranks - experts;
-    const char *many = rank_word(checker, cluster, ranks), *one = rank_word(checker, cluster, 1);
-    struct span span = statement_place(checker, place);
-    struct diag *diag = diag_error(context, E0502, span, "%lld experts do not divide over %lld %s", (long long)experts,
-                                   (long long)ranks, many);
-    diag_label(context, diag, "%.2f experts per %s", (double)experts / (double)ranks, one);
+    const char *many = rank_word(checker, cluster, cluster->ranks);
     EACH_NODE(&checker->program->ast, id, node_of(checker, cluster->node)->slot[0]) {
         if (node_of(checker, id)->kind != NODE_AXIS)
             continue;
@@ -41,41 +35,61 @@ static void report_uneven(struct checker *checker, const struct mod_cluster *clu
         const char *product = axes_product(checker, cluster);
         bool resized = place_of(checker, node_of(checker, id)->slot[0]).file != axis.file;
         if (cluster->axes.count > 1)
-            diag_label_at(context, diag, axis, "%s = %lld %s", product, (long long)ranks, many);
+            diag_label_at(checker->context, diag, axis, "%s = %lld %s", product, (long long)cluster->ranks, many);
         else
-            diag_label_at(context, diag, axis, "%s %s%s", product, many, resized ? ", by `--ranks`" : "");
+            diag_label_at(checker->context, diag, axis, "%s %s%s", product, many, resized ? ", by `--ranks`" : "");
         break;
     }
+}
+
+/// Adds ` spare = N;` behind the place, or replaces the N that is there.
+static void fix_spare(struct checker *checker, struct diag *diag, struct span place, node_id given, int64_t spare)
+{
+    struct context *context = checker->context;
+    if (given) {
+        diag_fix(context, diag, place_of(checker, given), context_printf(context, "%lld", (long long)spare));
+        return;
+    }
+    const struct source_file *file = &context->files[place.file];
+    uint32_t end = place.end;
+    while (end < file->size && file->text[end] != ';')
+        end++;
+    diag_fix(context, diag, (struct span){place.file, end + 1, end + 1},
+             context_printf(context, " spare = %lld;", (long long)spare));
+}
+
+static void report_uneven(struct checker *checker, const struct mod_cluster *cluster, node_id place, int64_t experts,
+                          int64_t given, node_id spare_node)
+{
+    struct context *context = checker->context;
+    int64_t ranks = cluster->ranks, share = (experts + given + ranks - 1) / ranks, spare = share * ranks - experts;
+    const char *many = rank_word(checker, cluster, ranks), *one = rank_word(checker, cluster, 1);
+    struct span span = statement_place(checker, place);
+    const char *slots =
+        given ? context_printf(context, " and %lld spare slot%s", (long long)given, given == 1 ? "" : "s") : "";
+    struct diag *diag = diag_error(context, E0502, span, "%lld experts%s do not divide over %lld %s",
+                                   (long long)experts, slots, (long long)ranks, many);
+    diag_label(context, diag, "%.2f %s per %s", (double)(experts + given) / (double)ranks, given ? "slots" : "experts",
+               one);
+    label_ranks(checker, diag, cluster);
     diag_note(context, diag, "without `balance: even` every %s holds equally many expert slots", one);
     diag_help(context, diag, "%lld spare slot%s for hot experts make%s it %lld = %lld x %lld", (long long)spare,
               spare == 1 ? "" : "s", spare == 1 ? "s" : "", (long long)(experts + spare), (long long)ranks,
               (long long)share);
-    const struct source_file *file = &context->files[span.file];
-    uint32_t end = span.end;
-    while (end < file->size && file->text[end] != ';')
-        end++;
-    diag_fix(context, diag, (struct span){span.file, end + 1, end + 1},
-             context_printf(context, " spare = %lld;", (long long)spare));
+    fix_spare(checker, diag, span, spare_node, spare);
 }
 
-/// `over` must name every axis of the cluster.
-static bool check_axes(struct checker *checker, const struct mod_cluster *cluster, node_id place)
+/// The axes that `over` lists; each at most once.
+static bool read_over(struct checker *checker, const struct mod_cluster *cluster, node_id place,
+                      struct mod_placement *row)
 {
-    uint32_t named = 0;
     bool fine = true;
-    struct names candidates = {0};
-    for (uint32_t i = 0; i < cluster->axes.count; i++) {
-        str_id name = ROW(checker->module, mod_axis, cluster->axes.first + i)->name;
-        names_add(checker, &candidates, context_printf(checker->context, "%s", ir_text(checker->module, name)));
-    }
     node_id axes = node_of(checker, place)->slot[1];
+    row->over.first = COUNT(checker->module, mod_over);
     EACH_NODE(&checker->program->ast, id, axes) {
         const char *name = name_text(checker, node_of(checker, id)->text);
-        bool known = false;
-        for (uint32_t i = 0; i < candidates.count && !known; i++)
-            known = !strcmp(candidates.items[i], name);
-        if (!known)
-            report_unknown(checker, "axis", name, place_of(checker, id), &candidates);
+        uint32_t axis = find_axis(checker, cluster, id, name);
+        fine = fine && axis != NONE;
         EACH_NODE(&checker->program->ast, before, axes) {
             if (before == id)
                 break;
@@ -84,18 +98,56 @@ static bool check_axes(struct checker *checker, const struct mod_cluster *cluste
             report_twice(checker, "axis", name, place_of(checker, id), place_of(checker, before));
             fine = false;
         }
-        fine = fine && known;
-        named++;
-    }
-    if (fine && named < cluster->axes.count) {
-        report_unbuilt(checker, statement_place(checker, place),
-                       "placing experts over some axes of a cluster is not built yet");
-        return false;
+        uint32_t over = ADD(checker->module, mod_over);
+        ROW(checker->module, mod_over, over)->axis = axis;
+        row->over.count++;
     }
     return fine;
 }
 
-static bool read_balance(struct checker *checker, node_id place, bool *even)
+static bool is_over(const struct checker *checker, const struct mod_placement *row, uint32_t axis)
+{
+    for (uint32_t i = 0; i < row->over.count; i++)
+        if (ROW(checker->module, mod_over, row->over.first + i)->axis == axis)
+            return true;
+    return false;
+}
+
+static void report_undivided(struct checker *checker, const struct mod_cluster *cluster,
+                             const struct mod_placement *row, node_id place, uint32_t axis)
+{
+    struct context *context = checker->context;
+    const struct mod_axis *left = ROW(checker->module, mod_axis, axis);
+    const char *name = ir_text(checker->module, left->name), *all = "";
+    node_id first = node_of(checker, place)->slot[1], last = first;
+    EACH_NODE(&checker->program->ast, id, first)
+        last = id;
+    struct span span = {place_of(checker, first).file, place_of(checker, first).begin, place_of(checker, last).end};
+    for (uint32_t i = 0; i < cluster->axes.count; i++)
+        all = context_printf(context, "%s%s%s", all, i ? ", " : "",
+                             ir_text(checker->module, ROW(checker->module, mod_axis, cluster->axes.first + i)->name));
+    struct diag *diag = diag_error(context, E0503, span, "experts are not divided over axis `%s`", name);
+    diag_label(context, diag, "over %u of %u axes: each of the %lld positions of `%s` would hold all of them",
+               row->over.count, cluster->axes.count, (long long)left->size, name);
+    diag_help(context, diag, "name every axis; copies of experts need a `replicate`, which is not built yet");
+    diag_fix(context, diag, span, all);
+}
+
+/// Every expert has one owner, so that `over` must name each axis of more than one position.
+static bool check_divided(struct checker *checker, const struct mod_cluster *cluster, const struct mod_placement *row,
+                          node_id place)
+{
+    for (uint32_t i = 0; i < cluster->axes.count; i++) {
+        uint32_t axis = cluster->axes.first + i;
+        if (ROW(checker->module, mod_axis, axis)->size == 1 || is_over(checker, row, axis))
+            continue;
+        report_undivided(checker, cluster, row, place, axis);
+        return false;
+    }
+    return true;
+}
+
+static bool read_balance(struct checker *checker, node_id place, struct mod_placement *row)
 {
     static const char *const names[] = {"balance"};
     static const char *const words[] = {"even", "rate"};
@@ -107,10 +159,61 @@ static bool read_balance(struct checker *checker, node_id place, bool *even)
     if (!field || !fine)
         return fine;
     int choice = choose(checker, "balance", node_of(checker, field)->slot[0], words, 2);
-    if (choice == 1)
-        report_unbuilt(checker, place_of(checker, field), "`balance: rate` is not built yet");
-    *even = choice == 0;
-    return choice == 0;
+    row->balance = choice == 1 ? balance_rate : balance_even;
+    return choice >= 0;
+}
+
+static bool read_spare(struct checker *checker, struct symbol item, node_id value, struct mod_placement *row)
+{
+    struct scope scope = {.file = item.file};
+    struct constant spare;
+    if (!value)
+        return true;
+    if (!evaluate_as(checker, &scope, "spare", value, CONSTANT_INTEGER, &spare) ||
+        !expect_range(checker, "spare", value, spare.integer, 0, MAX_EXPERTS))
+        return false;
+    row->spare = spare.integer;
+    return true;
+}
+
+static bool read_groups(struct checker *checker, const struct mod_cluster *cluster, node_id value,
+                        struct mod_placement *row)
+{
+    struct path path;
+    if (!value)
+        return true;
+    if (!path_of(checker, value, &path) || path.count != 1) {
+        struct diag *diag = diag_error(checker->context, E0201, place_of(checker, value), "`groups` is not an axis");
+        diag_label(checker->context, diag, "expected as in `groups = node;`");
+        return false;
+    }
+    row->group_axis = find_axis(checker, cluster, value, name_text(checker, path.name[0]));
+    return row->group_axis != NONE;
+}
+
+/// What runs everywhere. Stages that see no routed rows do so anyway; copies of the experts themselves do not exist yet.
+static bool read_copies(struct checker *checker, node_id members, node_id place, struct mod_placement *row)
+{
+    bool fine = true;
+    const char *experts = source_text(checker, place_of(checker, node_of(checker, place)->slot[0]));
+    row->copies.first = COUNT(checker->module, mod_copy);
+    EACH_NODE(&checker->program->ast, id, members) {
+        const struct ast_node *node = node_of(checker, id);
+        if (node->kind != NODE_REPLICATE)
+            continue;
+        const char *name = source_text(checker, place_of(checker, node->slot[0]));
+        if (node->slot[1])
+            fine = check_attributes(checker, node_of(checker, node->slot[1])->slot[0], NULL, 0, "`replicate`") && fine;
+        if (!strcmp(name, experts)) {
+            report_unbuilt(checker, statement_place(checker, id), "copies of experts are not built yet");
+            fine = false;
+        }
+        uint32_t copy = ADD(checker->module, mod_copy);
+        str_id text = ir_str(checker->module, name);
+        *ROW(checker->module, mod_copy, copy) = (struct mod_copy){.name = text, .node = id};
+        row->copies.count++;
+    }
+    return fine;
 }
 
 static bool place_experts(struct checker *checker, struct symbol item, node_id place, const struct mod_cluster *cluster,
@@ -118,50 +221,24 @@ static bool place_experts(struct checker *checker, struct symbol item, node_id p
 {
     struct scope scope = {.file = item.file};
     struct constant experts;
-    bool even = false;
-    node_id what = node_of(checker, place)->slot[0];
+    node_id members = node_of(checker, item.node)->slot[1], what = node_of(checker, place)->slot[0];
+    node_id spare = find_attribute(checker, members, "spare"), groups = find_attribute(checker, members, "groups");
+    spare = spare ? node_of(checker, spare)->slot[0] : 0;
     const char *name = source_text(checker, place_of(checker, what));
     bool fine = evaluate_as(checker, &scope, name, what, CONSTANT_INTEGER, &experts) &&
                 expect_range(checker, name, what, experts.integer, 1, MAX_EXPERTS);
-    fine = check_axes(checker, cluster, place) && fine;
-    fine = read_balance(checker, place, &even) && fine;
-    if (!fine)
+    fine = read_over(checker, cluster, place, row) && fine;
+    fine = read_balance(checker, place, row) && fine;
+    fine = read_spare(checker, item, spare, row) && fine;
+    fine = read_groups(checker, cluster, groups ? node_of(checker, groups)->slot[0] : 0, row) && fine;
+    fine = read_copies(checker, members, place, row) && fine;
+    if (!fine || !check_divided(checker, cluster, row, place))
         return false;
-    if (!even && experts.integer % cluster->ranks) {
-        report_uneven(checker, cluster, place, experts.integer);
+    if (row->balance == balance_equal && (experts.integer + row->spare) % cluster->ranks) {
+        report_uneven(checker, cluster, place, experts.integer, row->spare, spare);
         return false;
     }
-    uint32_t expert = 0;
-    row->owners.first = COUNT(checker->module, mod_owner);
-    row->owners.count = (uint32_t)experts.integer;
-    for (int64_t rank = 0; rank < cluster->ranks; rank++) {
-        int64_t share = experts.integer / cluster->ranks + (rank < experts.integer % cluster->ranks);
-        for (uint32_t local = 0; local < share; local++) {
-            uint32_t owner = ADD(checker->module, mod_owner);
-            *ROW(checker->module, mod_owner, owner) =
-                (struct mod_owner){.expert = expert++, .rank = (uint32_t)rank, .local = local};
-        }
-    }
-    return true;
-}
-
-static bool refuse_features(struct checker *checker, node_id members)
-{
-    bool fine = true;
-    EACH_NODE(&checker->program->ast, id, members) {
-        const struct ast_node *node = node_of(checker, id);
-        const char *what = NULL;
-        if (node->kind == NODE_REPLICATE)
-            what = "`replicate` is not built yet";
-        else if (node->kind == NODE_ATTR && !strcmp(name_text(checker, node->text), "groups"))
-            what = "`groups` in a placement is not built yet";
-        else if (node->kind == NODE_ATTR && !strcmp(name_text(checker, node->text), "spare"))
-            what = "`spare` slots are not built yet";
-        if (what)
-            report_unbuilt(checker, statement_place(checker, id), what);
-        fine = fine && !what;
-    }
-    return fine;
+    return arrange_experts(checker, row, experts.integer, 1);
 }
 
 static bool read_placement(struct checker *checker, struct symbol item, struct mod_placement *row)
@@ -175,7 +252,6 @@ static bool read_placement(struct checker *checker, struct symbol item, struct m
         return false;
     row->cluster = elaborate_cluster(checker, cluster);
     bool fine = check_attributes(checker, members, names, 2, owner);
-    fine = refuse_features(checker, members) && fine;
     EACH_NODE(&checker->program->ast, id, members) {
         if (node_of(checker, id)->kind != NODE_PLACE)
             continue;
@@ -206,6 +282,7 @@ uint32_t elaborate_placement(struct checker *checker, struct symbol item)
         return row;
     struct mod_placement placement = {.name = module_name(checker, node_of(checker, item.node)->text),
                                       .cluster = NONE,
+                                      .group_axis = NONE,
                                       .file = item.file,
                                       .node = item.node};
     row = NONE;

@@ -335,6 +335,8 @@ static void test_good_lines(void)
         {27, "    hbm = 400Gbps; memory = 2GiB; derate = 70%; peak = { f32: 1TFLOPS };", ""},
         {33, "    link shm across rank { bandwidth: 40Gbps, latency: 500ns, rail: true };", ""},
         {36, "    place experts over rank { balance: even };", ""},
+        {36, "    place experts over rank; spare = 8; groups = rank; replicate shared; replicate absent;", ""},
+        {33, "    link shm across rank { bandwidth: 5GB/s, latency: 1us }; device box at rank[0], rank[1];", ""},
         {43, "    bind dispatch.pack, dispatch.send to net { sm: n, priority: high };", ""},
         {45, "        let j = i + 1; if j < n { route[i]; } else if n == 2 { route[0]; } else { sync; }", ""},
         {50, "    layers = { first: 3, count: hf.nested.depth };", ""},
