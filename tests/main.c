@@ -3,8 +3,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SUITES(S)                                                                                                      \
-    S(syntax) S(check) S(places) S(schedule) S(lower) S(codegen) S(runtime) S(weights) S(cli) S(models) S(invariants) S(shapes) S(races)
+// A suite a row.
+#define SUITES(S) \
+    S(syntax)     \
+    S(check)      \
+    S(places)     \
+    S(schedule)   \
+    S(lower)      \
+    S(codegen)    \
+    S(routers)    \
+    S(runtime)    \
+    S(weights)    \
+    S(cli)        \
+    S(models)     \
+    S(invariants) \
+    S(shapes)     \
+    S(races)
 
 #define DECLARE(name) void suite_##name(void);
 SUITES(DECLARE)

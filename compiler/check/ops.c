@@ -97,7 +97,6 @@ uint32_t elaborate_op(struct checker *checker, struct symbol item)
 
 // ---- options ----------------------------------------------------------------------------------------------------------
 
-static const char *const group_score_words[] = {"max", "top2_sum"};
 static const char *const weight_on_words[] = {"output", "input"};
 
 /// The words that a choice takes; options that are not listed take any name (`via` names an axis of the cluster).
@@ -109,7 +108,7 @@ static const struct {
     {"score", score_words, score_words_count},
     {"activation", activation_words, activation_words_count},
     {"overflow", overflow_words, overflow_words_count},
-    {"group_score", group_score_words, 2},
+    {"group_score", group_score_words, group_score_words_count},
     {"weight_on", weight_on_words, 2},
 };
 

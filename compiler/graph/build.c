@@ -52,6 +52,7 @@ static const struct rule rules[] = {
     {"combine", phase_recv, READ_SENT, WRITE_REPLIES},
     {"combine", phase_merge, READ_REPLIES | READ_ARGS | READ_CONTROL, WRITE_RESULT},
     {"add", phase_whole, READ_ARGS, WRITE_RESULT},
+    {"gate", phase_whole, READ_ARGS, WRITE_RESULT},
 };
 
 static const struct rule *rule_of(const char *kernel, uint32_t phase)
@@ -150,7 +151,7 @@ static void set_cost(const struct builder *b, const struct mod_stage *stage, con
     const struct mod_arg *wire = arg_of(b, stage, "wire"), *down = arg_of(b, stage, "w_down");
     if (strcmp(rule->kernel, "route") == 0)
         task->flops_per_token = 2 * h * (double)ROW(b->module, mod_value, stage->result)->width;
-    else if (strcmp(rule->kernel, "add") == 0)
+    else if (strcmp(rule->kernel, "add") == 0 || strcmp(rule->kernel, "gate") == 0)
         task->bytes_per_token = 3 * h * 2;
     else if (strcmp(rule->kernel, "grouped_mlp") == 0 && down && down->param != NONE) {
         const struct mod_param *p = ROW(b->module, mod_param, down->param);

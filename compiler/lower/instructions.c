@@ -168,6 +168,10 @@ static void draft_route(struct writer *w)
     param(w, p->w_router);
     fresh(w, F_IDS);
     fresh(w, F_WEIGHTS);
+    if (p->bias != NONE)
+        param(w, p->bias);
+    if (p->logit_bias != NONE)
+        param(w, p->logit_bias);
 }
 
 static bool has_pool(const struct writer *w)
@@ -333,12 +337,29 @@ static void draft_add(struct writer *w, uint32_t stage)
     argument(w, result_value(w, stage), access_write);
 }
 
+static void draft_gate(struct writer *w, uint32_t stage)
+{
+    const struct ir *module = w->l->module;
+    const struct mod_stage *row = lower_stage(w->l, stage);
+    const struct mod_value *x = ROW(module, mod_value, stage_arg(module, row, "x")->value),
+                           *y = ROW(module, mod_value, stage_arg(module, row, "y")->value),
+                           *result = ROW(module, mod_value, row->result);
+    double bytes = (double)(x->width * dtype_bytes(x->dtype));
+    launch(w, gate_kernel(w->l, x->width, x->dtype, y->dtype, result->dtype), work(w, 0, 3 * tokens(w) * bytes));
+    argument(w, input_value(w, stage, "x"), access_read);
+    param(w, plan_param_of(w->l->plan, module, stage_arg(module, row, "w_gate")->param));
+    argument(w, input_value(w, stage, "y"), access_read);
+    argument(w, result_value(w, stage), access_write);
+}
+
 static void draft_task(struct writer *w, uint32_t stage, uint32_t phase)
 {
     const char *kernel = lower_kernel_name(w->l, stage);
     bool dispatch = !strcmp(kernel, "dispatch"), combine = !strcmp(kernel, "combine");
     if (!strcmp(kernel, "add"))
         draft_add(w, stage);
+    else if (!strcmp(kernel, "gate"))
+        draft_gate(w, stage);
     else if (!w->path)
         lower_refuse(w->l, E0901, stage, NULL, "this operator is not built yet");
     else if (!strcmp(kernel, "route"))

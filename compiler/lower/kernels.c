@@ -19,8 +19,10 @@ static bool is_builtin(uint32_t role)
 static uint32_t unit_of(uint32_t role)
 {
     static const uint32_t units[kernel_role_words_count] = {
-        [kernel_role_route] = work_unit_tokens,   [kernel_role_copy_rows] = work_unit_rows, [kernel_role_mlp_up] = work_unit_fixed,
-        [kernel_role_mlp_down] = work_unit_fixed, [kernel_role_merge] = work_unit_tokens,   [kernel_role_add] = work_unit_tokens};
+        [kernel_role_route] = work_unit_tokens, [kernel_role_copy_rows] = work_unit_rows,
+        [kernel_role_mlp_up] = work_unit_fixed, [kernel_role_mlp_down] = work_unit_fixed,
+        [kernel_role_merge] = work_unit_tokens, [kernel_role_add] = work_unit_tokens,
+        [kernel_role_gate] = work_unit_tokens};
     return is_builtin(role) ? work_unit_one : units[role];
 }
 
@@ -88,16 +90,27 @@ static void make_mlp(struct lowering *l, struct path *p)
     p->down_kernel = kernel_row(l, kernel);
 }
 
+static uint32_t route_kernel(struct lowering *l, const struct path *p)
+{
+    uint32_t score = option_choice(l, p->route, "score", score_words, score_words_count);
+    uint32_t group_score = option_choice(l, p->route, "group_score", group_score_words, group_score_words_count);
+    int64_t groups = (int64_t)option_number(l, p->route, "groups", 1);
+    int64_t kept = (int64_t)option_number(l, p->route, "group_k", 1);
+    int64_t biases = (p->bias == NONE ? 0 : ROUTE_HAS_BIAS) | (p->logit_bias == NONE ? 0 : ROUTE_HAS_LOGIT_BIAS);
+    return kernel_row(l, (struct plan_kernel){.role = kernel_role_route,
+                                              .n = {p->width, p->experts, p->choices, score,
+                                                    option_number(l, p->route, "normalize", 1) != 0, p->x_dtype, groups,
+                                                    kept, group_score, biases},
+                                              .scale = option_number(l, p->route, "scale", 1),
+                                              .alpha = option_number(l, p->route, "bias", 0),
+                                              .limit = option_number(l, p->route, "logit_bias", 0)});
+}
+
 static void make_routing(struct lowering *l, struct path *p)
 {
     int64_t x_bytes = dtype_bytes(p->x_dtype), y_bytes = dtype_bytes(p->y_dtype);
-    struct plan_kernel kernel = {.role = kernel_role_route,
-                                 .n = {p->width, p->experts, p->choices,
-                                       option_choice(l, p->route, "score", score_words, score_words_count),
-                                       option_number(l, p->route, "normalize", 1) != 0, p->x_dtype},
-                                 .scale = option_number(l, p->route, "scale", 1)};
-    p->route_kernel = kernel_row(l, kernel);
-    kernel = (struct plan_kernel){.role = kernel_role_bin, .n = {p->width, p->choices, y_bytes, x_bytes}};
+    p->route_kernel = route_kernel(l, p);
+    struct plan_kernel kernel = {.role = kernel_role_bin, .n = {p->width, p->choices, y_bytes, x_bytes}};
     p->bin_kernel = kernel_row(l, kernel);
     kernel.role = kernel_role_bin_round;
     if (p->overflow == overflow_pool)
@@ -128,4 +141,9 @@ void make_kernels(struct lowering *l, struct path *p)
 uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype)
 {
     return kernel_row(l, (struct plan_kernel){.role = kernel_role_add, .n = {width, dtype}});
+}
+
+uint32_t gate_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype y, enum dtype result)
+{
+    return kernel_row(l, (struct plan_kernel){.role = kernel_role_gate, .n = {width, x, y, result}});
 }

@@ -74,14 +74,14 @@ static void check_route_options(struct lowering *l, const struct path *p)
     static const struct {
         const char *name;
         double built;
-    } numbers[] = {{"noise", 0}, {"groups", 1}, {"bias", 0}, {"logit_bias", 0}, {"expert_capacity", INFINITY}};
+    } numbers[] = {{"noise", 0}, {"expert_capacity", INFINITY}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         const struct mod_arg *arg = stage_arg(l->module, route, numbers[i].name);
         refuse_option(l, p->route, numbers[i].name, arg && arg->param == NONE && arg->number != numbers[i].built);
     }
     const struct mod_arg *score = stage_arg(l->module, route, "score"), *on = stage_arg(l->module, route, "weight_on");
     const char *choice = score ? ir_text(l->module, score->choice) : "softmax";
-    refuse_option(l, p->route, "score", strcmp(choice, "softmax") && strcmp(choice, "softmax_after"));
+    refuse_option(l, p->route, "score", !strcmp(choice, "cosine") || !strcmp(choice, "sparsemixer"));
     refuse_option(l, p->route, "weight_on", on && strcmp(ir_text(l->module, on->choice), "output"));
 }
 
@@ -123,6 +123,13 @@ static void read_dispatch(struct lowering *l, struct path *p)
     read_wire(l, p);
 }
 
+/// The parameter that an option of the router names, or NONE where it is a number.
+static uint32_t option_param(const struct lowering *l, uint32_t stage, const char *option)
+{
+    const struct mod_arg *arg = stage_arg(l->module, lower_stage(l, stage), option);
+    return arg && arg->param != NONE ? plan_param_of(l->plan, l->module, arg->param) : NONE;
+}
+
 static bool read_routing(struct lowering *l, struct path *p, uint32_t rows)
 {
     p->dispatch = ROW(l->module, mod_value, rows)->stage;
@@ -143,6 +150,8 @@ static bool read_routing(struct lowering *l, struct path *p, uint32_t rows)
     p->experts = ROW(l->module, mod_value, routes)->width;
     p->choices = k ? (int64_t)k->number : 1;
     p->w_router = plan_param_of(l->plan, l->module, stage_arg(l->module, lower_stage(l, p->route), "w")->param);
+    p->bias = option_param(l, p->route, "bias");
+    p->logit_bias = option_param(l, p->route, "logit_bias");
     const struct plan_info *info = ROW(l->plan, plan_info, 0);
     if (p->experts != info->experts || p->choices != info->choices)
         lower_refuse(l, E0901, p->route, NULL, "routers of different sizes in one layer are not built yet");

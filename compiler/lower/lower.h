@@ -36,6 +36,7 @@ struct path {
     double capacity, pool;
     enum overflow overflow;
     uint32_t w_router, w_up, w_down;
+    uint32_t bias, logit_bias; // NONE: one number for all experts
     int64_t a_stride, hidden_stride, acc_stride;
     uint32_t route_kernel, bin_kernel, round_kernel, pack_kernel, fan_kernel, unpack_kernel, own_kernel, up_kernel,
         down_kernel, merge_kernel, dense_kernel;
@@ -170,6 +171,7 @@ struct path *path_of_stage(const struct lowering *l, uint32_t stage);
 // kernels.c: rows of plan_kernel, equal ones shared over the whole plan
 void make_kernels(struct lowering *l, struct path *path);
 uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype);
+uint32_t gate_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype y, enum dtype result);
 
 // params.c
 /// The place of a stage, or of the option `name` in its call where the user wrote it.

@@ -33,8 +33,7 @@ struct span lower_place(const struct context *context, const struct program_text
     if (!option || node->kind != NODE_STAGE || !node->slot[1])
         return place;
     const struct ast_node *call = node_at(&program->ast, node->slot[1]);
-    EACH_NODE(&program->ast, id, call->slot[1])
-    {
+    EACH_NODE(&program->ast, id, call->slot[1]) {
         const struct ast_node *arg = node_at(&program->ast, id);
         if (arg->kind == NODE_ARG && !strcmp(text_of(context, arg->text), option))
             place = arg->span;
@@ -165,20 +164,32 @@ static bool add_sources(struct begin *b, const struct mod_stage *stage, uint32_t
     return true;
 }
 
+/// Arguments that kernels read along their elements, in f32.
+static bool is_vector(const char *role)
+{
+    return !strcmp(role, "bias") || !strcmp(role, "logit_bias") || !strcmp(role, "w_gate");
+}
+
 /// `role`: the operator's name for the argument, which decides how its kernels read it.
 static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t param, const char *role, bool routed)
 {
-    if (plan_param_of(b->plan, b->module, param) != NONE)
+    uint32_t known = plan_param_of(b->plan, b->module, param);
+    if (known != NONE && ROW(b->plan, plan_param, known)->vector != is_vector(role)) {
+        refuse_stage(b, E0901, stage, "one parameter as a matrix and as a vector is not built yet");
+        return false;
+    }
+    if (known != NONE)
         return true;
     const struct mod_param *from = ROW(b->module, mod_param, param);
     const struct mod_format *format = ROW(b->module, mod_format, from->format);
     struct plan_param row = {.per_expert = routed && from->ndims == 3,
                              .declared = format->base,
+                             .vector = is_vector(role),
                              .dtype = !strcmp(role, "w") ? dtype_f32 : format->base, // routers compute in f32
-                             .rows = from->dims[from->ndims == 3 ? 1 : 0],
-                             .cols = from->dims[from->ndims == 3 ? 2 : 1],
+                             .rows = from->ndims == 1 ? 1 : from->dims[from->ndims - 2],
+                             .cols = from->dims[from->ndims - 1],
                              .halves = strcmp(role, "w_gate_up") == 0};
-    if (from->ndims < 2 || from->ndims > 3 || format->block_cols) {
+    if (from->ndims < (row.vector ? 1 : 2) || from->ndims > 3 || format->block_cols) {
         refuse_stage(b, E0901, stage, "parameters that are no plain matrices are not built yet");
         return false;
     }
@@ -202,7 +213,7 @@ static bool add_params(struct begin *b, const struct mod_stage *stage)
     for (uint32_t i = 0; i < stage->args.count; i++) {
         const struct mod_arg *arg = ROW(b->module, mod_arg, stage->args.first + i);
         const char *role = ir_text(b->module, arg->name);
-        bool known = !strcmp(role, "w") || !strcmp(role, "w_gate_up") || !strcmp(role, "w_down");
+        bool known = !strcmp(role, "w") || !strcmp(role, "w_gate_up") || !strcmp(role, "w_down") || is_vector(role);
         if (arg->param == NONE)
             continue;
         if (!known) {
@@ -271,9 +282,9 @@ bool lower_choices(struct context *context, const struct ir *module, uint32_t pi
         if (variant == NONE)
             fatal(context, EXIT_BUG, "a schedule that runs was not lowered");
         *ROW(plan, plan_choice, row) = (struct plan_choice){.single = single,
-                                                           .first_tokens = choice->first_tokens,
-                                                           .last_tokens = choice->last_tokens,
-                                                           .variant = variant};
+                                                            .first_tokens = choice->first_tokens,
+                                                            .last_tokens = choice->last_tokens,
+                                                            .variant = variant};
     }
     return true;
 }

@@ -45,8 +45,10 @@ struct moe_pairs_head {
 
 // Roles: arguments p[] and constants n[] of plan_kernel, in order.
 //
-// route      p: x (slice), router weights, ids i32[B,k] (slice-local), weights f32[B,k]
-//            n: H, E, k, score, normalize, x dtype
+// route      p: x (slice), router weights, ids i32[B,k] (slice-local), weights f32[B,k]; then the vectors f32[E] that
+//               n[9] says there are, selection bias before logit bias
+//            n: H, E, k, score, normalize, x dtype, groups, groups kept, group score, ROUTE_HAS_* bits
+//            scale: factor on the weights; alpha, limit: a selection or logit bias that is one number
 //            unit tokens
 // bin        p: ids, weights, x (slice), bins control, send slots, reply slots (recv buffer of the combine), own y rows,
 //               spill (recv buffer of the pool combine; this argument is absent where there is no pool)
@@ -69,6 +71,8 @@ struct moe_pairs_head {
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
 // merge      p: bins control, y (slice)
 //            n: width, reply dtype, y dtype; unit tokens
+// gate       p: x (slice), weights f32[H], y (slice), result (slice): result = y * sigmoid(x . weights)
+//            n: H, x dtype, y dtype, result dtype; unit tokens
 //
 // instr.exchange is set on launches of bin, bin_round and fan_out: built-ins take the slots' layout from it (slots.h).
 // Own y rows have the stride of the combine's row record. `rounds X` names the pool dispatch. Between `rounds` and `end`
@@ -81,6 +85,7 @@ struct moe_pairs_head {
 // buffer, and are cleared when a step starts.
 enum {
     ROUTE_X, ROUTE_W, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_ARGS,
+    ROUTE_HAS_BIAS = 1, ROUTE_HAS_LOGIT_BIAS = 2, ROUTE_BIASES = 2,
     BIN_IDS = 0, BIN_WEIGHTS, BIN_X, BIN_BINS, BIN_SEND, BIN_REPLY, BIN_OWN, BIN_SPILL, BIN_ARGS,
     ROUND_IDS = 0, ROUND_WEIGHTS, ROUND_X, ROUND_BINS, ROUND_SEND, ROUND_CONTROL, ROUND_ARGS,
     COPY_CONTROL = 0, COPY_ARGS,
@@ -89,6 +94,7 @@ enum {
     UP_PAIRS = 0, UP_A, UP_W, UP_HIDDEN, UP_ARGS,
     DOWN_PAIRS = 0, DOWN_HIDDEN, DOWN_W, DOWN_ACC, DOWN_ARGS,
     MERGE_BINS = 0, MERGE_Y, MERGE_ARGS,
+    GATE_X = 0, GATE_W, GATE_Y, GATE_RESULT, GATE_ARGS,
 };
 
 /// Bytes of control buffers. bound: B of the part; rows and pairs: slots_fan_rows, slots_fan_pairs, slots_round_rows

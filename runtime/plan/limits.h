@@ -4,7 +4,7 @@
 
 #define MOE_MAX_RANKS 1024
 #define MOE_MAX_EXPERTS 65536
-#define MOE_MAX_CHOICES 64
+#define MOE_MAX_CHOICES 512
 #define MOE_MAX_TOKENS (INT64_C(1) << 24)       // per rank
 #define MOE_MAX_WIDTH (INT64_C(1) << 20)        // elements of a row
 #define MOE_MAX_ROW_BYTES (INT64_C(1) << 24)    // of a record, or stride

@@ -116,6 +116,8 @@ static bool validate_param(const struct check *c, uint32_t number)
     }
     int64_t per = p->layout == layout_panels ? p->panel : 1, across = p->layout == layout_panels ? p->group : 1;
     int64_t packed = (p->rows + per - 1) / per * per * ((p->cols + across - 1) / across * across);
+    if (p->vector && (p->per_expert || p->rows != 1 || p->dtype != dtype_f32 || p->layout != layout_rows))
+        return check_fail(c, "plan_param %u: no vector", number);
     if (dtype_bytes(p->dtype) * packed > p->bytes)
         return check_fail(c, "plan_param %u: %lld bytes do not hold it", number, (long long)p->bytes);
     return true;

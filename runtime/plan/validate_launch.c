@@ -7,7 +7,7 @@
 #include "validate.h"
 
 /// What an argument position must be given.
-enum arg_kind { ARG_ANY, ARG_IN, ARG_OUT, ARG_ARENA, ARG_BINS, ARG_PAIRS, ARG_ROWS, ARG_TABLE, ARG_SLOTS };
+enum arg_kind { ARG_ANY, ARG_IN, ARG_OUT, ARG_ARENA, ARG_BINS, ARG_PAIRS, ARG_ROWS, ARG_TABLE, ARG_SLOTS, ARG_VECTOR };
 
 static const struct role_spec {
     uint8_t least, most; // listed arguments; generated kernels may have more, which only declare accesses
@@ -15,7 +15,8 @@ static const struct role_spec {
     bool builtin, exchange;
     uint8_t unit;
 } role_specs[kernel_role_words_count] = {
-    [kernel_role_route] = {4, 4, {ARG_IN, ARG_ANY, ARG_ARENA, ARG_ARENA}, false, false, work_unit_tokens},
+    [kernel_role_route] =
+        {4, 6, {ARG_IN, ARG_ANY, ARG_ARENA, ARG_ARENA, ARG_VECTOR, ARG_VECTOR}, false, false, work_unit_tokens},
     [kernel_role_bin] = {7,
                          8,
                          {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_SLOTS, ARG_ARENA, ARG_SLOTS},
@@ -36,6 +37,7 @@ static const struct role_spec {
     [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
     [kernel_role_merge] = {2, 2, {ARG_BINS, ARG_OUT}, false, false, work_unit_tokens},
     [kernel_role_add] = {2, 2, {ARG_ANY, ARG_ANY}, false, false, work_unit_tokens},
+    [kernel_role_gate] = {4, 4, {ARG_IN, ARG_VECTOR, ARG_IN, ARG_OUT}, false, false, work_unit_tokens},
 };
 
 bool validate_kernel(const struct check *c, uint32_t number)
@@ -216,6 +218,8 @@ static bool arg_fits_kind(const struct walk *w, uint32_t i, enum arg_kind kind)
         return u->control == CONTROL_NONE;
     case ARG_IN:
         return b->kind != buffer_kind_param && b->row_bytes > 0;
+    case ARG_VECTOR:
+        return b->kind == buffer_kind_param && ROW(w->c->ir, plan_param, b->param)->vector;
     case ARG_OUT:
         return b->kind == buffer_kind_output || b->kind == buffer_kind_arena;
     case ARG_TABLE:
@@ -229,6 +233,12 @@ static bool arg_fits_kind(const struct walk *w, uint32_t i, enum arg_kind kind)
         return b->kind == buffer_kind_arena && !sliced && u->control == CONTROL_NONE;
     }
     return false;
+}
+
+/// Elements of a vector parameter.
+static int64_t param_cols(const struct walk *w, uint32_t i)
+{
+    return ROW(w->c->ir, plan_param, ROW(w->c->ir, plan_buffer, arg_at(w, i)->buffer)->param)->cols;
 }
 
 static bool check_bin(const struct walk *w, const struct plan_kernel *k)
@@ -310,16 +320,35 @@ static int64_t block_bytes(uint32_t dtype, int64_t width, int64_t block)
     return dtype == dtype_fp8_e4m3 && block > 0 ? bytes + (width + block - 1) / block * 4 : bytes;
 }
 
+static bool check_route(const struct walk *w, const int64_t *n)
+{
+    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound, k4 = (int64_t)w->c->info->choices * 4;
+    uint32_t biases = (uint32_t)(n[9] & 1) + (uint32_t)(n[9] >> 1 & 1);
+    if (n[2] != w->c->info->choices || !holds_rows(w, ROUTE_X, bound, dtype_bytes((uint32_t)n[5]) * n[0]) ||
+        !holds_rows(w, ROUTE_IDS, bound, k4) || !holds_rows(w, ROUTE_WEIGHTS, bound, k4))
+        return false;
+    if (!in_range(n[9], 0, ROUTE_HAS_BIAS | ROUTE_HAS_LOGIT_BIAS) || w->instr->args.count < ROUTE_ARGS + biases)
+        return false;
+    for (uint32_t i = 0; i < biases; i++)
+        if (param_cols(w, ROUTE_ARGS + i) != n[1])
+            return false;
+    return true;
+}
+
 static bool check_generated(const struct walk *w, const struct plan_kernel *k)
 {
     const int64_t *n = k->n;
-    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound, k4 = (int64_t)w->c->info->choices * 4;
+    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound;
     const struct usage *u = usage_at(w, 0);
     bool good = true;
     switch (k->role) {
     case kernel_role_route:
-        good = n[2] == w->c->info->choices && holds_rows(w, ROUTE_X, bound, dtype_bytes((uint32_t)n[5]) * n[0]) &&
-               holds_rows(w, ROUTE_IDS, bound, k4) && holds_rows(w, ROUTE_WEIGHTS, bound, k4);
+        good = check_route(w, n);
+        break;
+    case kernel_role_gate:
+        good = param_cols(w, GATE_W) == n[0] && holds_rows(w, GATE_X, bound, dtype_bytes((uint32_t)n[1]) * n[0]) &&
+               holds_rows(w, GATE_Y, bound, dtype_bytes((uint32_t)n[2]) * n[0]) &&
+               holds_rows(w, GATE_RESULT, bound, dtype_bytes((uint32_t)n[3]) * n[0]);
         break;
     case kernel_role_copy_rows: // before any built-in writes it, the table is empty
         good = in_range(n[0], 0, MOE_MAX_WIDTH) && block_bytes((uint32_t)n[1], n[0], n[3]) <= u->src_bytes &&

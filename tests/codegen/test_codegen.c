@@ -239,8 +239,8 @@ static void routing_repack(struct routing *r, const char *level)
 static void routing_run(struct routing *r, struct code *code, const char *level, int64_t piece)
 {
     code_init(code);
-    int64_t n[] = {r->h, r->experts, r->choices, r->score, r->normalize, r->dtype};
-    code_add(code, kernel_role_route, n, 6, r->scale);
+    int64_t n[] = {r->h, r->experts, r->choices, r->score, r->normalize, r->dtype, 1, 1, group_score_max, 0};
+    code_add(code, kernel_role_route, n, 10, r->scale);
     CU_ASSERT_FATAL(code_generate(code, level));
     struct moe_kargs args = {.p = {r->x, r->packed, r->ids, r->weights}};
     run_units(code, 0, &args, r->tokens, piece);

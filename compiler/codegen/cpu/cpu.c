@@ -80,6 +80,13 @@ static bool choose_layout(const struct cpu_level *level, struct plan_param *para
     unsigned bytes = dtype == dtype_f32 ? 4 : dtype == dtype_bf16 || dtype == dtype_f16 ? 2 : 0;
     if (!bytes || param->rows <= 0 || param->cols <= 0)
         return false;
+    if (param->vector) { // read along its elements: f32, as it is
+        param->dtype = dtype_f32;
+        param->layout = layout_rows;
+        param->panel = param->group = 1;
+        param->bytes = (param->rows * param->cols * 4 + 63) / 64 * 64;
+        return true;
+    }
     param->dtype = dtype;
     param->layout = layout_panels;
     param->panel = (int64_t)level->lanes * PANEL_VECTORS;
@@ -112,8 +119,10 @@ static bool computes(int64_t dtype)
 
 static bool can_route(const int64_t *n)
 {
-    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] > 0 && n[2] <= n[1] &&
-           (n[3] == score_softmax || n[3] == score_softmax_after) && computes(n[5]);
+    bool sizes = n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] > 0 && n[2] <= n[1];
+    bool scored = n[3] == score_softmax || n[3] == score_softmax_after || n[3] == score_sigmoid;
+    bool grouped = n[6] > 0 && n[1] % n[6] == 0 && n[7] > 0 && n[7] <= n[6] && n[2] <= n[1] / n[6] * n[7];
+    return sizes && scored && grouped && computes(n[5]);
 }
 
 static bool can_copy(const int64_t *n)
@@ -141,6 +150,11 @@ static bool can_add(const int64_t *n)
     return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]);
 }
 
+static bool can_gate(const int64_t *n)
+{
+    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]) && computes(n[3]);
+}
+
 static const struct {
     bool (*can)(const int64_t *n);
     void (*generate)(struct emit *e, struct plan_kernel *kernel, const char *name);
@@ -148,6 +162,7 @@ static const struct {
     [kernel_role_route] = {can_route, generate_route}, [kernel_role_copy_rows] = {can_copy, generate_copy_rows},
     [kernel_role_mlp_up] = {can_up, generate_mlp_up},  [kernel_role_mlp_down] = {can_down, generate_mlp_down},
     [kernel_role_merge] = {can_merge, generate_merge}, [kernel_role_add] = {can_add, generate_add},
+    [kernel_role_gate] = {can_gate, generate_gate},
 };
 
 bool cpu_has_kernel(const struct plan_kernel *kernel)

@@ -75,6 +75,8 @@ LLVMValueRef f32_to_bits(struct emit *e, LLVMValueRef value);
 LLVMValueRef multiply_add(struct emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c);
 /// The one exponential of all kernels: relative error about 1e-7, overflow to infinity, NaN stays.
 LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes);
+/// factor / (1 + exp(-x))
+LLVMValueRef emit_sigmoid(struct emit *e, LLVMValueRef x, LLVMValueRef factor, unsigned lanes);
 
 /// for (index = begin; index < end; index += step), with values carried from one round to the next.
 struct loop {
@@ -110,6 +112,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
 void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_add(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_gate(struct emit *e, struct plan_kernel *kernel, const char *name);
 
 /// The layout a kernel's weights have: what cpu_choose_layout gives for them.
 struct plan_param kernel_weights(struct emit *e, uint32_t dtype, int64_t rows, int64_t cols, bool halves, bool router);

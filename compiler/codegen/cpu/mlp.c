@@ -9,13 +9,6 @@ struct up {
     int64_t hidden_stride;
 };
 
-static LLVMValueRef sigmoid_of(struct emit *e, LLVMValueRef x, LLVMValueRef numerator, unsigned lanes)
-{
-    LLVMValueRef power = emit_exp(e, LLVMBuildFNeg(e->builder, x, ""), lanes);
-    LLVMValueRef sum = LLVMBuildFAdd(e->builder, power, splat_f32(e, 1, lanes), "");
-    return LLVMBuildFDiv(e->builder, numerator, sum, "");
-}
-
 // x/2 (1 + erf(x / sqrt 2)) with Abramowitz and Stegun's rational approximation 7.1.26, absolute error 1.5e-7:
 // erf(z) = 1 - (a1 t + ... + a5 t^5) exp(-z^2), t = 1 / (1 + 0.3275911 z), z >= 0
 static LLVMValueRef gelu_of(struct emit *e, LLVMValueRef x, unsigned lanes)
@@ -59,10 +52,10 @@ static LLVMValueRef activated(struct emit *e, const struct up *up, LLVMValueRef 
         value = limited(e, limited(e, value, LLVMRealOGT, limit, lanes), LLVMRealOLT, -limit, lanes);
         LLVMValueRef sharp = LLVMBuildFMul(b, gate, splat_f32(e, up->kernel->alpha, lanes), "");
         value = LLVMBuildFAdd(b, value, splat_f32(e, 1, lanes), "");
-        return LLVMBuildFMul(b, sigmoid_of(e, sharp, gate, lanes), value, "");
+        return LLVMBuildFMul(b, emit_sigmoid(e, sharp, gate, lanes), value, "");
     }
     default:
-        return LLVMBuildFMul(b, sigmoid_of(e, gate, gate, lanes), value, "");
+        return LLVMBuildFMul(b, emit_sigmoid(e, gate, gate, lanes), value, "");
     }
 }
 

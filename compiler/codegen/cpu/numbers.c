@@ -165,3 +165,10 @@ LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes)
     sum = LLVMBuildFMul(b, sum, power_of_two(e, half, lanes), "");
     return LLVMBuildFMul(b, sum, power_of_two(e, rest, lanes), "");
 }
+
+LLVMValueRef emit_sigmoid(struct emit *e, LLVMValueRef x, LLVMValueRef factor, unsigned lanes)
+{
+    LLVMValueRef power = emit_exp(e, LLVMBuildFNeg(e->builder, x, ""), lanes);
+    LLVMValueRef sum = LLVMBuildFAdd(e->builder, power, splat_f32(e, 1, lanes), "");
+    return LLVMBuildFDiv(e->builder, factor, sum, "");
+}

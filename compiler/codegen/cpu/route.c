@@ -1,5 +1,7 @@
 // The router kernel: scores of all experts for a few tokens at a time, then for each token the k best and their
-// weights. Chosen by exact comparison of f32 scores; equal scores: the lower id; NaN ranks below everything.
+// weights. Chosen by exact comparison of f32 scores (with a bias: of score + bias); equal scores: the lower id; NaN ranks
+// below everything. With groups, the best groups are chosen the same way first, and the experts of the others are out,
+// whatever their scores. Weights are the scores without the bias.
 #include "gemm.h"
 
 #include <math.h>
@@ -9,13 +11,21 @@ enum { ROUTE_TILE = 4 }; // tokens whose scores are computed together
 // Sort keys: the bits of a float, the negative ones reversed, order like integers.
 enum { KEY_TAKEN = INT32_MIN, KEY_NAN = INT32_MIN + 1 };
 
+// A vector added to all experts' scores: a parameter, or one number for all.
+struct route_bias {
+    LLVMValueRef values; // NULL: `number`
+    double number;
+};
+
 struct route {
     struct gemm gemm;
     int64_t experts, choices, columns, chosen_columns; // columns: padded to whole vectors
-    uint32_t score;
+    int64_t groups, group_choices, group_columns;
+    uint32_t score, group_score;
     bool normalize;
     double scale;
-    LLVMValueRef keys, chosen; // scratch
+    struct route_bias bias, logit_bias;
+    LLVMValueRef keys, chosen, group_keys; // scratch
 };
 
 static void finish_scores(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
@@ -98,15 +108,78 @@ static void divide(struct emit *e, LLVMValueRef array, int64_t columns, LLVMValu
     loop_end(e, &loop, NULL);
 }
 
+// array = 1 / (1 + exp(-array))
+static void sigmoids(struct emit *e, LLVMValueRef array, int64_t columns)
+{
+    unsigned lanes = e->level->lanes;
+    struct loop loop = loop_begin_once(e, 0, columns, lanes, NULL, 0);
+    LLVMValueRef at = vector_at(e, array, loop.index);
+    LLVMValueRef score = emit_sigmoid(e, load_f32(e, at, dtype_f32, lanes), splat_f32(e, 1, lanes), lanes);
+    store_f32(e, score, at, dtype_f32, lanes);
+    loop_end(e, &loop, NULL);
+}
+
+static bool has_bias(const struct route_bias *bias)
+{
+    return bias->values || bias->number != 0;
+}
+
+// The bias of the experts from `index` on. A parameter is padded to whole 64-byte lines, not to all columns.
+static LLVMValueRef bias_at(struct emit *e, const struct route_bias *bias, LLVMValueRef index)
+{
+    unsigned lanes = e->level->lanes;
+    if (!bias->values)
+        return splat_f32(e, bias->number, lanes);
+    return load_f32(e, vector_at(e, bias->values, index), dtype_f32, lanes);
+}
+
+static int64_t whole_vectors(const struct emit *e, int64_t count)
+{
+    int64_t lanes = e->level->lanes;
+    return (count + lanes - 1) / lanes * lanes;
+}
+
+static void add_logit_bias(struct emit *e, const struct route *route, LLVMValueRef scores)
+{
+    unsigned lanes = e->level->lanes;
+    struct loop loop = loop_begin_once(e, 0, whole_vectors(e, route->experts), lanes, NULL, 0);
+    LLVMValueRef at = vector_at(e, scores, loop.index), bias = bias_at(e, &route->logit_bias, loop.index);
+    store_f32(e, LLVMBuildFAdd(e->builder, load_f32(e, at, dtype_f32, lanes), bias, ""), at, dtype_f32, lanes);
+    loop_end(e, &loop, NULL);
+}
+
+// A key from a float and back; works on scalars and on vectors of `lanes`.
+static LLVMValueRef flip_negative(struct emit *e, LLVMValueRef bits, LLVMValueRef sign_shift, LLVMValueRef mask)
+{
+    LLVMValueRef sign = LLVMBuildAShr(e->builder, bits, sign_shift, "");
+    return LLVMBuildXor(e->builder, bits, LLVMBuildAnd(e->builder, sign, mask, ""), "");
+}
+
+static LLVMValueRef key_of_float(struct emit *e, LLVMValueRef value) // scalar
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef bits = LLVMBuildBitCast(b, LLVMBuildFAdd(b, value, LLVMConstReal(e->f32, 0), ""), e->i32, "");
+    LLVMValueRef key = flip_negative(e, bits, const_i32(e, 31), const_i32(e, INT32_MAX));
+    LLVMValueRef nan = LLVMBuildFCmp(b, LLVMRealUNO, value, value, "");
+    return LLVMBuildSelect(b, nan, const_i32(e, KEY_NAN), key, "");
+}
+
+static LLVMValueRef float_of_key(struct emit *e, LLVMValueRef key) // scalar; KEY_NAN and KEY_TAKEN give NaN
+{
+    LLVMValueRef bits = flip_negative(e, key, const_i32(e, 31), const_i32(e, INT32_MAX));
+    return LLVMBuildBitCast(e->builder, bits, e->f32, "");
+}
+
 static void sort_keys(struct emit *e, const struct route *route, LLVMValueRef scores)
 {
     LLVMBuilderRef b = e->builder;
     unsigned lanes = e->level->lanes;
-    struct loop loop = loop_begin_once(e, 0, route->columns, lanes, NULL, 0);
+    struct loop loop = loop_begin_once(e, 0, whole_vectors(e, route->experts), lanes, NULL, 0);
     LLVMValueRef value = load_f32(e, vector_at(e, scores, loop.index), dtype_f32, lanes);
+    if (has_bias(&route->bias))
+        value = LLVMBuildFAdd(b, value, bias_at(e, &route->bias, loop.index), "");
     LLVMValueRef bits = f32_to_bits(e, LLVMBuildFAdd(b, value, splat_f32(e, 0, lanes), "")); // -0 becomes 0
-    LLVMValueRef sign = LLVMBuildAShr(b, bits, splat_i32(e, 31, lanes), "");
-    LLVMValueRef key = LLVMBuildXor(b, bits, LLVMBuildAnd(b, sign, splat_i32(e, INT32_MAX, lanes), ""), "");
+    LLVMValueRef key = flip_negative(e, bits, splat_i32(e, 31, lanes), splat_i32(e, INT32_MAX, lanes));
     LLVMValueRef nan = LLVMBuildFCmp(b, LLVMRealUNO, value, value, "");
     key = LLVMBuildSelect(b, nan, splat_i32(e, (uint32_t)KEY_NAN, lanes), key, "");
     store(e, key, vector_at(e, route->keys, loop.index), 4);
@@ -114,27 +187,27 @@ static void sort_keys(struct emit *e, const struct route *route, LLVMValueRef sc
     pad(e, route->keys, route->experts, route->columns, (uint32_t)KEY_TAKEN);
 }
 
-static LLVMValueRef largest_key(struct emit *e, const struct route *route)
+static LLVMValueRef largest_key(struct emit *e, LLVMValueRef array, int64_t columns)
 {
     unsigned lanes = e->level->lanes;
     LLVMValueRef most = splat_i32(e, (uint32_t)KEY_TAKEN, lanes);
-    struct loop loop = loop_begin_once(e, 0, route->columns, lanes, &most, 1);
-    LLVMValueRef key = load(e, vector_of(e->i32, lanes), vector_at(e, route->keys, loop.index), 4);
+    struct loop loop = loop_begin_once(e, 0, columns, lanes, &most, 1);
+    LLVMValueRef key = load(e, vector_of(e->i32, lanes), vector_at(e, array, loop.index), 4);
     most = LLVMBuildSelect(e->builder, LLVMBuildICmp(e->builder, LLVMIntSGT, key, most, ""), key, most, "");
     loop_end(e, &loop, &most);
     return horizontal(e, "llvm.vector.reduce.smax", most);
 }
 
 // the lowest index of a key
-static LLVMValueRef first_with_key(struct emit *e, const struct route *route, LLVMValueRef key)
+static LLVMValueRef first_with_key(struct emit *e, LLVMValueRef array, int64_t columns, LLVMValueRef key)
 {
     LLVMBuilderRef b = e->builder;
     unsigned lanes = e->level->lanes;
     LLVMValueRef wanted = splat(e, key, lanes), least = splat_i32(e, INT32_MAX, lanes), ids[64];
     for (unsigned i = 0; i < lanes; i++)
         ids[i] = const_i32(e, i);
-    struct loop loop = loop_begin_once(e, 0, route->columns, lanes, &least, 1);
-    LLVMValueRef keys = load(e, vector_of(e->i32, lanes), vector_at(e, route->keys, loop.index), 4);
+    struct loop loop = loop_begin_once(e, 0, columns, lanes, &least, 1);
+    LLVMValueRef keys = load(e, vector_of(e->i32, lanes), vector_at(e, array, loop.index), 4);
     LLVMValueRef base = splat(e, LLVMBuildTrunc(b, loop.index, e->i32, ""), lanes);
     LLVMValueRef id = LLVMBuildAdd(b, base, LLVMConstVector(ids, lanes), "");
     LLVMValueRef equal = LLVMBuildICmp(b, LLVMIntEQ, keys, wanted, "");
@@ -144,39 +217,110 @@ static LLVMValueRef first_with_key(struct emit *e, const struct route *route, LL
     return horizontal(e, "llvm.vector.reduce.smin", least);
 }
 
+// The index of the best key, which is taken out.
+static LLVMValueRef take_best(struct emit *e, LLVMValueRef array, int64_t columns)
+{
+    LLVMValueRef id = first_with_key(e, array, columns, largest_key(e, array, columns));
+    LLVMValueRef wide = LLVMBuildZExt(e->builder, id, e->i64, "");
+    store(e, const_i32(e, KEY_TAKEN), vector_at(e, array, wide), 4);
+    return id;
+}
+
+static LLVMValueRef greater(struct emit *e, LLVMValueRef a, LLVMValueRef b, bool wanted)
+{
+    LLVMValueRef more = LLVMBuildICmp(e->builder, LLVMIntSGT, a, b, "");
+    return wanted ? LLVMBuildSelect(e->builder, more, a, b, "") : LLVMBuildSelect(e->builder, more, b, a, "");
+}
+
+// The key of a group's score: its largest key, or that of the sum of its two best scores.
+static LLVMValueRef group_key(struct emit *e, const struct route *route, LLVMValueRef group)
+{
+    int64_t size = route->experts / route->groups;
+    LLVMValueRef best[2] = {const_i32(e, KEY_TAKEN), const_i32(e, KEY_TAKEN)};
+    LLVMValueRef keys = offset(e, route->keys, scaled(e, group, size * 4));
+    struct loop loop = loop_begin_once(e, 0, size, 1, best, 2);
+    LLVMValueRef key = element(e, e->i32, 4, keys, loop.index);
+    best[1] = greater(e, best[1], greater(e, best[0], key, false), true);
+    best[0] = greater(e, best[0], key, true);
+    loop_end(e, &loop, best);
+    if (route->group_score == group_score_max || size == 1)
+        return best[0];
+    return key_of_float(e, LLVMBuildFAdd(e->builder, float_of_key(e, best[0]), float_of_key(e, best[1]), ""));
+}
+
+// Takes out the experts of all but the best groups.
+static void keep_groups(struct emit *e, const struct route *route)
+{
+    int64_t size = route->experts / route->groups;
+    pad(e, route->group_keys, 0, route->group_columns, (uint32_t)KEY_TAKEN);
+    struct loop scored = loop_begin_once(e, 0, route->groups, 1, NULL, 0);
+    store(e, group_key(e, route, scored.index), vector_at(e, route->group_keys, scored.index), 4);
+    loop_end(e, &scored, NULL);
+    struct loop kept = loop_begin_once(e, 0, route->group_choices, 1, NULL, 0);
+    take_best(e, route->group_keys, route->group_columns);
+    loop_end(e, &kept, NULL);
+
+    struct loop each = loop_begin_once(e, 0, route->groups, 1, NULL, 0);
+    LLVMValueRef left = LLVMBuildICmp(e->builder, LLVMIntNE, element(e, e->i32, 4, route->group_keys, each.index),
+                                      const_i32(e, KEY_TAKEN), "");
+    LLVMValueRef keys = offset(e, route->keys, scaled(e, each.index, size * 4));
+    LLVMBasicBlockRef after = if_begin(e, left);
+    struct loop out = loop_begin_once(e, 0, size, 1, NULL, 0);
+    store(e, const_i32(e, KEY_TAKEN), vector_at(e, keys, out.index), 4);
+    loop_end(e, &out, NULL);
+    if_end(e, after);
+    loop_end(e, &each, NULL);
+}
+
 // ids of the best scores, best first; their scores to route->chosen. Returns the sum of the chosen scores.
 static LLVMValueRef choose(struct emit *e, const struct route *route, LLVMValueRef scores, LLVMValueRef ids)
 {
     LLVMValueRef sum = LLVMConstReal(e->f32, 0);
     struct loop loop = loop_begin_once(e, 0, route->choices, 1, &sum, 1);
-    LLVMValueRef id = first_with_key(e, route, largest_key(e, route));
-    LLVMValueRef wide = LLVMBuildZExt(e->builder, id, e->i64, "");
-    LLVMValueRef score = element(e, e->f32, 4, scores, wide);
+    LLVMValueRef id = take_best(e, route->keys, route->columns);
+    LLVMValueRef score = element(e, e->f32, 4, scores, LLVMBuildZExt(e->builder, id, e->i64, ""));
     store(e, id, vector_at(e, ids, loop.index), 4);
     store(e, score, vector_at(e, route->chosen, loop.index), 4);
-    store(e, const_i32(e, KEY_TAKEN), vector_at(e, route->keys, wide), 4);
     sum = LLVMBuildFAdd(e->builder, sum, score, "");
     loop_end(e, &loop, &sum);
     return sum;
+}
+
+// What the chosen scores are divided by: their sum, kept away from 0 the way the models do it.
+static LLVMValueRef divisor(struct emit *e, const struct route *route, LLVMValueRef sum)
+{
+    if (!route->normalize)
+        return NULL;
+    if (route->score == score_sigmoid) // DeepSeek-V3
+        return LLVMBuildFAdd(e->builder, sum, LLVMConstReal(e->f32, 1e-20), "");
+    LLVMValueRef least = LLVMConstReal(e->f32, 1e-12); // ERNIE; NaN stays
+    LLVMValueRef tiny = LLVMBuildFCmp(e->builder, LLVMRealOLT, sum, least, "");
+    return LLVMBuildSelect(e->builder, tiny, least, sum, "");
 }
 
 static void route_token(struct emit *e, const struct route *route, LLVMValueRef scores, LLVMValueRef ids,
                         LLVMValueRef weights)
 {
     const uint32_t minus_infinity = 0xff800000;
+    if (has_bias(&route->logit_bias))
+        add_logit_bias(e, route, scores);
     pad(e, scores, route->experts, route->columns, minus_infinity);
     if (route->score == score_softmax) {
         LLVMValueRef sum = exponentials(e, scores, route->columns, maximum(e, scores, route->columns));
         divide(e, scores, route->columns, sum, 1);
+    } else if (route->score == score_sigmoid) {
+        sigmoids(e, scores, route->columns);
     }
     sort_keys(e, route, scores);
+    if (route->group_choices < route->groups)
+        keep_groups(e, route);
     LLVMValueRef sum = choose(e, route, scores, ids);
     if (route->score == score_softmax_after) {
         pad(e, route->chosen, route->choices, route->chosen_columns, minus_infinity);
-        LLVMValueRef best = load(e, e->f32, route->chosen, 4);
+        LLVMValueRef best = maximum(e, route->chosen, route->chosen_columns); // with a bias not always the first
         sum = exponentials(e, route->chosen, route->chosen_columns, best);
-    } else if (!route->normalize) {
-        sum = NULL;
+    } else {
+        sum = divisor(e, route, sum);
     }
     divide(e, route->chosen, route->chosen_columns, sum, route->scale);
     struct loop loop = loop_begin_once(e, 0, route->choices, 1, NULL, 0);
@@ -212,8 +356,16 @@ static void route_tokens(struct emit *e, const struct route *route)
 void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name)
 {
     const int64_t *n = kernel->n;
-    struct route route = {
-        .experts = n[1], .choices = n[2], .score = (uint32_t)n[3], .normalize = n[4] != 0, .scale = kernel->scale};
+    struct route route = {.experts = n[1],
+                          .choices = n[2],
+                          .score = (uint32_t)n[3],
+                          .normalize = n[4] != 0,
+                          .scale = kernel->scale,
+                          .groups = n[6],
+                          .group_choices = n[7],
+                          .group_score = (uint32_t)n[8],
+                          .bias.number = kernel->alpha,
+                          .logit_bias.number = kernel->limit};
     route.gemm = (struct gemm){
         .a_dtype = (uint32_t)n[5],
         .weights = kernel_weights(e, dtype_f32, n[1], n[0], false, true),
@@ -223,19 +375,25 @@ void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name
         .finish = finish_scores,
         .user = &route,
     };
-    int64_t lanes = e->level->lanes;
     route.columns = panel_count(&route.gemm.weights) * route.gemm.weights.panel;
-    route.chosen_columns = (route.choices + lanes - 1) / lanes * lanes;
+    route.chosen_columns = whole_vectors(e, route.choices);
+    route.group_columns = whole_vectors(e, route.groups);
     gemm_tiles(e, &route.gemm, context_printf(e->context, "%s_tile", name));
 
     kernel_function(e, name);
     route.keys = offset_const(e, e->scratch, ROUTE_TILE * route.columns * 4);
     route.chosen = offset_const(e, route.keys, route.columns * 4);
+    route.group_keys = offset_const(e, route.chosen, route.chosen_columns * 4);
+    unsigned argument = ROUTE_ARGS;
+    if (n[9] & ROUTE_HAS_BIAS)
+        route.bias.values = kernel_argument(e, argument++);
+    if (n[9] & ROUTE_HAS_LOGIT_BIAS)
+        route.logit_bias.values = kernel_argument(e, argument++);
     route_tokens(e, &route);
     LLVMBuildRetVoid(e->builder);
 
     kernel->unit = work_unit_tokens;
     kernel->grain = ROUTE_TILE;
-    kernel->scratch_bytes = ((ROUTE_TILE + 1) * route.columns + route.chosen_columns) * 4;
+    kernel->scratch_bytes = ((ROUTE_TILE + 1) * route.columns + route.chosen_columns + route.group_columns) * 4;
     kernel->scratch_bytes = (kernel->scratch_bytes + 63) / 64 * 64;
 }

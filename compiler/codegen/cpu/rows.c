@@ -1,4 +1,5 @@
-// Kernels that work through rows: copy_rows (gather and convert), merge (sum of a token's replies), add.
+// Kernels that work through rows: copy_rows (gather and convert), merge (sum of a token's replies), add,
+// gate.
 #include "emit.h"
 
 // about 5 us of work at a time
@@ -111,6 +112,77 @@ void generate_add(struct emit *e, struct plan_kernel *kernel, const char *name)
     for (unsigned i = 0; i < 3; i++)
         add.rows[i] = offset(e, bases[i], scaled(e, tokens.index, n[0] * dtype_bytes(add.dtype)));
     for_chunks(e, n[0], 2, add_chunk, &add);
+    loop_end(e, &tokens, NULL);
+    LLVMBuildRetVoid(e->builder);
+
+    kernel->unit = work_unit_tokens;
+    kernel->grain = ROW_GRAIN;
+}
+
+struct gating {
+    LLVMValueRef x, w, y, result, factor;
+    uint32_t x_dtype, y_dtype, result_dtype;
+};
+
+// x . w from `column` on, added lane by lane
+static LLVMValueRef products(struct emit *e, const struct gating *gate, LLVMValueRef column, LLVMValueRef sum,
+                             unsigned lanes)
+{
+    LLVMValueRef x = offset(e, gate->x, scaled(e, column, dtype_bytes(gate->x_dtype)));
+    LLVMValueRef w = offset(e, gate->w, scaled(e, column, 4));
+    return multiply_add(e, load_f32(e, x, gate->x_dtype, lanes), load_f32(e, w, dtype_f32, lanes), sum);
+}
+
+// In one order whatever the row's company: lanes by ascending column, then the lanes, then what is left of the row.
+static LLVMValueRef row_product(struct emit *e, const struct gating *gate, int64_t width)
+{
+    unsigned lanes = e->level->lanes;
+    int64_t whole = width / lanes * lanes;
+    LLVMValueRef total = LLVMConstReal(e->f32, 0);
+    if (whole > 0) {
+        LLVMValueRef sum = splat_f32(e, 0, lanes);
+        struct loop loop = loop_begin_once(e, 0, whole, lanes, &sum, 1);
+        sum = products(e, gate, loop.index, sum, lanes);
+        loop_end(e, &loop, &sum);
+        LLVMValueRef args[] = {total, sum};
+        total = intrinsic(e, "llvm.vector.reduce.fadd", LLVMTypeOf(sum), args, 2);
+    }
+    if (whole < width) {
+        unsigned rest = (unsigned)(width - whole);
+        LLVMValueRef sum = products(e, gate, const_i64(e, whole), splat_f32(e, 0, rest), rest);
+        LLVMValueRef args[] = {total, sum};
+        total = intrinsic(e, "llvm.vector.reduce.fadd", LLVMTypeOf(sum), args, 2);
+    }
+    return total;
+}
+
+static void gate_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
+{
+    struct gating *gate = user;
+    LLVMValueRef y = offset(e, gate->y, scaled(e, column, dtype_bytes(gate->y_dtype)));
+    LLVMValueRef value =
+        LLVMBuildFMul(e->builder, load_f32(e, y, gate->y_dtype, lanes), splat(e, gate->factor, lanes), "");
+    store_f32(e, value, offset(e, gate->result, scaled(e, column, dtype_bytes(gate->result_dtype))), gate->result_dtype,
+              lanes);
+}
+
+void generate_gate(struct emit *e, struct plan_kernel *kernel, const char *name)
+{
+    const int64_t *n = kernel->n;
+    unsigned lanes = e->level->lanes;
+    struct gating gate = {.x_dtype = (uint32_t)n[1], .y_dtype = (uint32_t)n[2], .result_dtype = (uint32_t)n[3]};
+    kernel_function(e, name);
+    LLVMValueRef x = kernel_argument(e, GATE_X), y = kernel_argument(e, GATE_Y),
+                 result = kernel_argument(e, GATE_RESULT);
+    gate.w = kernel_argument(e, GATE_W);
+    struct loop tokens = loop_begin(e, e->begin, e->end, 1, NULL, 0);
+    gate.x = offset(e, x, scaled(e, tokens.index, n[0] * dtype_bytes(gate.x_dtype)));
+    gate.y = offset(e, y, scaled(e, tokens.index, n[0] * dtype_bytes(gate.y_dtype)));
+    gate.result = offset(e, result, scaled(e, tokens.index, n[0] * dtype_bytes(gate.result_dtype)));
+    LLVMValueRef product = splat(e, row_product(e, &gate, n[0]), lanes);
+    LLVMValueRef factors = emit_sigmoid(e, product, splat_f32(e, 1, lanes), lanes);
+    gate.factor = LLVMBuildExtractElement(e->builder, factors, const_i32(e, 0), "");
+    for_chunks(e, n[0], 2, gate_chunk, &gate);
     loop_end(e, &tokens, NULL);
     LLVMBuildRetVoid(e->builder);
 
