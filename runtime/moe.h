@@ -102,6 +102,8 @@ typedef struct moe_step {
 /// MOE_BAD_INPUT before any data moves.
 moe_status moe_session_run(moe_session *session, const moe_step *steps, uint32_t count);
 
+enum { MOE_AXES = 8 };              // most axes of a cluster
+
 /// Figures of the last step (times in seconds, shares as fractions, means over ranks unless said).
 typedef struct moe_stats {
     const char *schedule;           // the variant that ran
@@ -116,6 +118,11 @@ typedef struct moe_stats {
     int64_t rounds;                 // overflow rounds, summed over exchanges
     int64_t slot_bytes;             // base dispatch slots of one rank, both directions, largest over ranks
     int64_t bytes_sent;             // on the wire, largest over ranks, per layer
+    struct {
+        const char *name;           // of an axis of the cluster
+        int64_t bytes;              // sent across it, largest over ranks, per layer
+    } axis[MOE_AXES];               // outermost first
+    uint32_t axes;
     double flops;                   // useful FLOPs of the step (router and experts)
     const int64_t *expert_load;     // [experts] tokens per expert, last layer's
     uint32_t experts;

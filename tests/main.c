@@ -18,6 +18,7 @@
     S(models)     \
     S(invariants) \
     S(shapes)     \
+    S(clusters)   \
     S(races)
 
 #define DECLARE(name) void suite_##name(void);

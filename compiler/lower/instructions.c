@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compiler/lower/lower.h"
+#include "runtime/plan/axes.h"
 
 struct writer {
     struct lowering *l;
@@ -14,6 +15,7 @@ struct writer {
     uint32_t path_number, layer, part;
     uint16_t step; // position inside the instance
     bool looping;  // inside overflow rounds: one step
+    bool experts;  // what it launches is the work of the rank's experts
     struct draft *draft;
 };
 
@@ -63,6 +65,7 @@ static void launch(struct writer *w, uint32_t kernel, double cost)
 {
     begin(w, opcode_launch, cost);
     w->draft->kernel = kernel;
+    w->draft->by_experts = w->experts;
 }
 
 static void argument(struct writer *w, uint32_t buffer, enum access access)
@@ -132,21 +135,34 @@ static double hit_rows(const struct writer *w)
     return rows;
 }
 
+/// The slowest axis' time, for they run in parallel: a rank sends across an axis in proportion to the peers it has there.
 static double wire_time(const struct writer *w, const struct plan_exchange *e)
 {
-    const struct plan_info *info = ROW(w->l->plan, plan_info, 0);
-    if (w->l->ranks == 1)
-        return 0;
-    double bytes = hit_rows(w) * (double)e->row_bytes + (double)(w->l->ranks - 1) * (double)e->header_bytes;
-    return info->link_bandwidth > 0 ? 1e9 * bytes / info->link_bandwidth : 0;
+    const struct lowering *l = w->l;
+    double slowest = 0, rows = l->ranks > 1 ? hit_rows(w) / (l->ranks - 1) : 0;
+    for (uint32_t i = 0; i < ROW(l->plan, plan_info, 0)->axes.count; i++) {
+        const struct plan_axis *axis = axis_at(l->plan, i);
+        double bytes = (double)axis_peers(axis) * (rows * (double)e->row_bytes + (double)e->header_bytes);
+        if (axis->bandwidth > 0)
+            slowest = fmax(slowest, 1e9 * bytes / axis->bandwidth);
+    }
+    return slowest;
+}
+
+static double latency(const struct writer *w)
+{
+    double longest = 0;
+    for (uint32_t i = 0; i < ROW(w->l->plan, plan_info, 0)->axes.count; i++)
+        if (axis_at(w->l->plan, i)->size > 1)
+            longest = fmax(longest, axis_at(w->l->plan, i)->latency);
+    return longest;
 }
 
 static void message(struct writer *w, enum opcode op, uint32_t kind, enum path_family send, enum path_family recv)
 {
     uint32_t row = exchange_of(w->l, w->path_number, w->layer, w->part, kind);
     const struct plan_exchange *e = ROW(w->l->plan, plan_exchange, row);
-    double latency = w->l->ranks == 1 ? 0 : ROW(w->l->plan, plan_info, 0)->link_latency;
-    double cost = w->looping ? 0 : op == opcode_send ? wire_time(w, e) : latency;
+    double cost = w->looping ? 0 : op == opcode_send ? wire_time(w, e) : latency(w);
     begin(w, op, cost);
     w->draft->exchange = row;
     if (op == opcode_send) {
@@ -309,8 +325,10 @@ static void draft_expert(struct writer *w)
         draft_mlp(w, false);
         return;
     }
+    w->experts = true;
     draft_fan_out(w, false);
     draft_mlp(w, false);
+    w->experts = false;
     if (has_pool(w))
         draft_rounds(w);
 }

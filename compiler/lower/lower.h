@@ -103,6 +103,7 @@ struct draft {
     uint32_t operand_count;
     struct operand operands[MOE_MAX_ARGS];
     double cost;
+    bool by_experts; // the cost grows with the experts that a rank owns
 };
 
 struct drafts { // of one instance

@@ -68,6 +68,23 @@ static void read_routes(struct begin *b, struct plan_info *info)
     info->experts = info->choices = 1; // nothing is routed
 }
 
+static struct rows add_axes(struct begin *b, const struct mod_cluster *cluster)
+{
+    struct rows axes = {COUNT(b->plan, plan_axis), cluster->axes.count};
+    for (uint32_t i = 0; i < axes.count; i++) {
+        const struct mod_axis *from = ROW(b->module, mod_axis, cluster->axes.first + i);
+        const struct mod_link *link = from->link == NONE ? NULL : ROW(b->module, mod_link, from->link);
+        struct plan_axis axis = {.size = from->size,
+                                 .stride = from->stride,
+                                 .bandwidth = link ? link->bandwidth : 0,
+                                 .latency = link ? link->latency : 0};
+        copy_text(b, &axis.name, from->name);
+        uint32_t row = lower_add(b->context, b->plan, T_plan_axis);
+        *ROW(b->plan, plan_axis, row) = axis;
+    }
+    return axes;
+}
+
 static bool fill_info(struct begin *b)
 {
     const struct mod_value *x = ROW(b->module, mod_value, b->layer->input);
@@ -89,11 +106,7 @@ static bool fill_info(struct begin *b)
         info.source = ir_str(b->plan, b->context->files[b->pipeline->file].path);
     info.compiler = ir_str(b->plan, MOECC_VERSION);
     info.cpu_level = ir_str(b->plan, b->cpu_level);
-    if (cluster->links.count) {
-        const struct mod_link *link = ROW(b->module, mod_link, cluster->links.first);
-        info.link_bandwidth = link->bandwidth;
-        info.link_latency = link->latency;
-    }
+    info.axes = add_axes(b, cluster);
     uint32_t row = lower_add(b->context, b->plan, T_plan_info);
     *ROW(b->plan, plan_info, row) = info;
     if (x->width == y->width)
@@ -107,6 +120,7 @@ static void fill_owners(struct begin *b)
 {
     const struct mod_cluster *cluster = ROW(b->module, mod_cluster, b->pipeline->cluster);
     struct rows owners = ROW(b->module, mod_placement, b->pipeline->placement)->owners;
+    double first_rate = device_rate(cluster_device(b->module, cluster, 0));
     uint32_t next = 0;
     for (uint32_t rank = 0; rank < (uint32_t)cluster->ranks; rank++) {
         uint32_t row = lower_add(b->context, b->plan, T_plan_rank), first = COUNT(b->plan, plan_owner), count = 0;
@@ -117,7 +131,9 @@ static void fill_owners(struct begin *b)
             uint32_t added = lower_add(b->context, b->plan, T_plan_owner);
             *ROW(b->plan, plan_owner, added) = (struct plan_owner){owner->expert, rank, owner->local};
         }
-        ROW(b->plan, plan_rank, row)->owned = (struct rows){first, count};
+        double rate = device_rate(cluster_device(b->module, cluster, rank));
+        *ROW(b->plan, plan_rank, row) =
+            (struct plan_rank){.owned = {first, count}, .pace = rate > 0 && first_rate > 0 ? first_rate / rate : 1};
     }
 }
 

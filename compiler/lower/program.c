@@ -27,10 +27,8 @@ static void start_variant(struct lowering *l)
 static void read_speeds(struct lowering *l)
 {
     const struct mod_cluster *cluster = ROW(l->module, mod_cluster, l->pipeline->cluster);
-    if (cluster->device == NONE)
-        return;
-    const struct mod_device *device = ROW(l->module, mod_device, cluster->device);
-    l->flops_per_s = (device->peak_bf16 > 0 ? device->peak_bf16 : device->peak_f32) * device->derate;
+    const struct mod_device *device = cluster_device(l->module, cluster, 0);
+    l->flops_per_s = device_rate(device);
     l->bytes_per_s = device->hbm;
 }
 
@@ -94,6 +92,7 @@ static void add_draft(struct lowering *l, const struct sched_instance *instance,
     instr->exchange = draft->exchange;
     instr->args = (struct rows){first, draft->operand_count};
     instr->cost = draft->cost;
+    instr->by_experts = draft->by_experts;
 }
 
 /// By instance: what to wait for on each stream (0: nothing), and whether anyone waits for it.

@@ -115,6 +115,15 @@ static json_t *expert_load(const moe_stats *stats)
     return list;
 }
 
+/// By the axis that the messages crossed.
+static json_t *axis_bytes(const moe_stats *stats)
+{
+    json_t *bytes = json_object();
+    for (uint32_t a = 0; a < stats->axes; a++)
+        json_object_set_new(bytes, stats->axis[a].name, json_integer(stats->axis[a].bytes));
+    return bytes;
+}
+
 static json_t *make_json(struct report *report)
 {
     struct figures f = compute_figures(report);
@@ -132,11 +141,11 @@ static json_t *make_json(struct report *report)
                               "p90", f.p90, "p99", f.p99, "exposed_comm", f.exposed_comm, "idle", f.idle, "comm_s",
                               f.comm_s, "compute_s", f.compute_s, "tokens_per_s", f.tokens_per_s, "flops_per_s",
                               f.flops_per_s, "bytes_per_s", f.bytes_per_s, "mfu");
-    json_t *counts = json_pack("{s:f, s:I, s:I, s:I, s:I, s:{s:I}, s:o, s:o}", "flops", last->flops, "dropped",
-                               (json_int_t)last->dropped, "overflowed", (json_int_t)last->overflowed, "rounds",
-                               (json_int_t)last->rounds, "slot_bytes", (json_int_t)last->slot_bytes, "bytes", "rank",
-                               (json_int_t)last->bytes_sent, "tokens_per_rank", token_counts(report->batch),
-                               "expert_load", expert_load(last));
+    json_t *counts =
+        json_pack("{s:f, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "flops", last->flops, "dropped",
+                  (json_int_t)last->dropped, "overflowed", (json_int_t)last->overflowed, "rounds",
+                  (json_int_t)last->rounds, "slot_bytes", (json_int_t)last->slot_bytes, "bytes", axis_bytes(last),
+                  "tokens_per_rank", token_counts(report->batch), "expert_load", expert_load(last));
     bool fine =
         json && times && counts && json_object_update(json, times) == 0 && json_object_update(json, counts) == 0;
     json_decref(times);

@@ -1,7 +1,9 @@
 // The simulated device: the same instructions, driven by one thread with a virtual clock. A launch really runs, at its
 // start, and takes its predicted cost; a message's bytes are copied when it is sent and arrive after latency and
-// bytes / bandwidth. Launches of a rank follow one another on its SMs, messages on the links at both ends. Always the
-// earliest event goes first, so results and times are the same in every run.
+// bytes / bandwidth of the axis between its ranks. Launches of a rank follow one another on its SMs, messages on each
+// axis' links at both ends. Always the earliest event goes first, so results and times are the same in every run.
+#include <string.h>
+
 #include "runtime/exec/session.h"
 
 struct arrival {
@@ -20,11 +22,20 @@ static int64_t sim_now(const struct stream *s)
     return (int64_t)s->time;
 }
 
+/// What the stream's launch takes here over its cost: the device's pace, and for experts' work the share it owns.
+static double sim_pace(const struct stream *s)
+{
+    const struct moe_session *session = s->rank->session;
+    const struct plan_rank *rank = ROW(session->ir, plan_rank, s->rank->number);
+    double owned = (double)rank->owned.count * session->info->ranks / session->info->experts;
+    return rank->pace * (stream_instr(s)->by_experts ? owned : 1);
+}
+
 static bool sim_launch(struct stream *s, struct launch *launch, double cost)
 {
     if (launch->units > 0)
         launch_run(launch, 0, launch->units, s->scratch);
-    s->time += cost > 0 ? cost : 0;
+    s->time += cost > 0 ? cost * sim_pace(s) : 0;
     if (!s->plan->own_thread)
         s->rank->sm_free = s->time;
     return true;
@@ -35,12 +46,13 @@ static void sim_arrive(struct stream *s, uint32_t exchange, uint32_t peer, int64
     struct moe_session *session = s->rank->session;
     struct sim_state *sim = session->device_state;
     struct rank *from = s->rank, *to = &session->ranks[peer];
-    double start = s->time;
-    start = from->out_free > start ? from->out_free : start;
-    start = to->in_free > start ? to->in_free : start;
-    double busy = session->info->link_bandwidth > 0 ? (double)bytes * 1e9 / session->info->link_bandwidth : 0;
-    double latency = session->info->link_latency > 0 ? session->info->link_latency : 0;
-    from->out_free = to->in_free = start + busy;
+    uint32_t number = axis_between(session->ir, from->number, peer);
+    const struct plan_axis *axis = axis_at(session->ir, number);
+    double start = s->time, latency = axis->latency;
+    start = from->out_free[number] > start ? from->out_free[number] : start;
+    start = to->in_free[number] > start ? to->in_free[number] : start;
+    double busy = axis->bandwidth > 0 ? (double)bytes * 1e9 / axis->bandwidth : 0;
+    from->out_free[number] = to->in_free[number] = start + busy;
     if (sim->count < sim->capacity)
         sim->pending[sim->count++] =
             (struct arrival){start + busy + latency, &to->exchanges[exchange].arrived[from->number]};
@@ -128,8 +140,12 @@ static void sim_run(struct moe_session *session)
     sim->now = 0;
     session->step_begin = 0;
     double end = 0;
-    for (uint32_t r = 0; r < session->info->ranks; r++)
-        session->ranks[r].sm_free = session->ranks[r].out_free = session->ranks[r].in_free = 0;
+    for (uint32_t r = 0; r < session->info->ranks; r++) {
+        struct rank *rank = &session->ranks[r];
+        rank->sm_free = 0;
+        memset(rank->out_free, 0, sizeof rank->out_free);
+        memset(rank->in_free, 0, sizeof rank->in_free);
+    }
     while (!session_failed(session)) {
         struct stream *s = next_stream(session);
         uint32_t a = next_arrival(sim);

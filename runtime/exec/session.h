@@ -8,7 +8,8 @@
 #include "event.h"
 #include "pool.h"
 #include "runtime/moe.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/axes.h"
+#include "runtime/plan/limits.h"
 #include "runtime/plan/slots.h"
 
 struct moe_plan {
@@ -46,7 +47,7 @@ struct rank {
     struct exchange_state *exchanges; // [plan_exchange]
     struct stream *streams;           // [session->streams_per_rank]
     const moe_step *step;
-    double sm_free, out_free, in_free; // sim: when its engines are next idle, ns
+    double sm_free, out_free[MOE_MAX_AXES], in_free[MOE_MAX_AXES]; // sim: when its engines are next idle, ns
 };
 
 /// Something that took time: an instruction of a stream, or a message. Times in ns since the step began.
@@ -77,7 +78,8 @@ struct stream {
     struct spans spans, messages;
     int64_t *routed, *last_routed; // [experts] pairs by the bins of this stream; of the last layer
     int64_t *computed;             // [ranks, owned] pairs by its fan_outs, by source and local id
-    int64_t overflowed, rounds_run, bytes_sent;
+    int64_t overflowed, rounds_run;
+    int64_t bytes_sent[MOE_MAX_AXES]; // by the axis they crossed
     double flops;
     double time;               // sim: its clock, ns
     _Atomic uint64_t progress; // instructions done
@@ -90,7 +92,7 @@ struct stream {
 struct blocked {
     struct event *event;
     uint64_t at_least;
-    char what[96];
+    char what[96 + RANK_TEXT];
 };
 
 enum stepped { STEP_DONE, STEP_BLOCKED, STEP_FAILED, STEP_FINISHED };
@@ -164,7 +166,7 @@ struct moe_session {
 /// Records the step's failure; the first one wins. Returns false.
 bool session_fail(struct moe_session *session, moe_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/// "rank 1, stream tx, instruction 7 `dispatch.send[0]`"
+/// "rank 1 (node[0] gpu[1]), stream tx, instruction 7 `dispatch.send[0]`"
 const char *stream_where(const struct stream *stream, char *text, size_t size);
 
 static inline bool session_failed(const struct moe_session *session)

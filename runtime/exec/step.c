@@ -27,8 +27,9 @@ const char *stream_where(const struct stream *s, char *text, size_t size)
 {
     const struct ir *ir = s->rank->session->ir;
     const struct plan_instr *in = stream_instr(s);
-    snprintf(text, size, "rank %u, stream %s, instruction %u `%s` (%s)", s->rank->number, ir_text(ir, s->plan->name),
-             s->pc, ir_text(ir, in->label), opcode_words[in->op]);
+    char rank[RANK_TEXT];
+    snprintf(text, size, "%s, stream %s, instruction %u `%s` (%s)", rank_text(ir, s->rank->number, rank),
+             ir_text(ir, s->plan->name), s->pc, ir_text(ir, in->label), opcode_words[in->op]);
     return text;
 }
 
@@ -312,7 +313,8 @@ void stream_begin_step(struct stream *s)
     s->plan = s->index < p->streams.count ? ROW(session->ir, plan_stream, p->streams.first + s->index) : NULL;
     s->pc = s->loop = 0;
     s->began = -1;
-    s->round = s->rounds = s->overflowed = s->rounds_run = s->bytes_sent = 0;
+    s->round = s->rounds = s->overflowed = s->rounds_run = 0;
+    memset(s->bytes_sent, 0, sizeof s->bytes_sent);
     s->flops = s->time = 0;
     s->finished = false;
     s->blocked_on = NULL;

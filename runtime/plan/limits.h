@@ -3,6 +3,7 @@
 #define MOE_LIMITS_H
 
 #define MOE_MAX_RANKS 1024
+#define MOE_MAX_AXES 8
 #define MOE_MAX_EXPERTS 65536
 #define MOE_MAX_CHOICES 512
 #define MOE_MAX_TOKENS (INT64_C(1) << 24)       // per rank

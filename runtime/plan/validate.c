@@ -18,6 +18,27 @@ bool check_fail(const struct check *c, const char *format, ...)
     return false;
 }
 
+/// Axes make up the ranks; links are finite.
+static bool validate_axes(const struct check *c)
+{
+    struct rows axes = c->info->axes;
+    int64_t stride = 1;
+    if (!in_range(axes.count, 1, MOE_MAX_AXES))
+        return check_fail(c, "plan_info: %u axes", axes.count);
+    for (uint32_t i = axes.count; i-- > 0;) {
+        const struct plan_axis *axis = ROW(c->ir, plan_axis, axes.first + i);
+        if (!in_range(axis->size, 1, MOE_MAX_RANKS) || axis->stride != stride || stride * axis->size > MOE_MAX_RANKS)
+            return check_fail(c, "plan_axis %u: size %lld, stride %lld", axes.first + i, (long long)axis->size,
+                              (long long)axis->stride);
+        if (!(axis->bandwidth >= 0 && axis->bandwidth < 1e30) || !(axis->latency >= 0 && axis->latency < 1e30))
+            return check_fail(c, "plan_axis %u: bandwidth %g, latency %g", axes.first + i, axis->bandwidth,
+                              axis->latency);
+        stride *= axis->size;
+    }
+    return stride == c->info->ranks ||
+           check_fail(c, "plan_info: axes of %lld ranks, not %u", (long long)stride, c->info->ranks);
+}
+
 static bool validate_info(struct check *c)
 {
     if (COUNT(c->ir, plan_info) != 1)
@@ -36,6 +57,8 @@ static bool validate_info(struct check *c)
         return check_fail(c, "plan_info: tokens_bound %lld", (long long)i->tokens_bound);
     if (!in_range(i->layers, 1, MOE_MAX_LAYERS) || i->first_layer > UINT32_MAX - i->layers)
         return check_fail(c, "plan_info: %u layers from %u", i->layers, i->first_layer);
+    if (!validate_axes(c))
+        return false;
     if (!dtype_computes(i->x_dtype) || !dtype_computes(i->y_dtype))
         return check_fail(c, "plan_info: x and y are not f32, f16 or bf16");
     return true;
@@ -52,6 +75,9 @@ static bool validate_owners(const struct check *c)
     uint8_t seen[MOE_MAX_EXPERTS / 8] = {0};
     for (uint32_t r = 0; r < c->info->ranks; r++) {
         struct rows owned = ROW(c->ir, plan_rank, r)->owned;
+        double pace = ROW(c->ir, plan_rank, r)->pace;
+        if (!(pace > 0 && pace < 1e12))
+            return check_fail(c, "plan_rank %u: pace %g", r, pace);
         if (owned.count && owned.first != next)
             return check_fail(c, "plan_rank %u: its owners do not follow those of the rank before", r);
         for (uint32_t l = 0; l < owned.count; l++, next++) {
@@ -132,7 +158,8 @@ static bool validate_buffer(const struct check *c, uint32_t number)
     if (b->kind == buffer_kind_param && (b->param == NONE || b->layer >= i->layers))
         return check_fail(c, "plan_buffer %u: names no parameter of a layer", number);
     uint32_t dtype = b->kind == buffer_kind_input ? i->x_dtype : i->y_dtype;
-    if ((b->kind == buffer_kind_input || b->kind == buffer_kind_output) && b->row_bytes != dtype_bytes(dtype) * i->width)
+    if ((b->kind == buffer_kind_input || b->kind == buffer_kind_output) &&
+        b->row_bytes != dtype_bytes(dtype) * i->width)
         return check_fail(c, "plan_buffer %u: rows of %lld bytes are not the caller's", number,
                           (long long)b->row_bytes);
     return true;

@@ -65,7 +65,7 @@ static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, int64_t
     memcpy(r.to_header, r.from_header, (size_t)e->header_bytes);
     if (m->rows)
         memcpy(r.to_rows, r.from_rows, (size_t)(m->rows * e->row_bytes));
-    s->bytes_sent += bytes;
+    s->bytes_sent[axis_between(session->ir, me->number, peer)] += bytes;
     session->device->arrive(s, exchange, peer, bytes, begin);
     return true;
 }
@@ -151,7 +151,9 @@ static enum stepped local_recv(struct stream *s, uint32_t exchange, struct block
             continue;
         on->event = &state->arrived[from];
         on->at_least = state->received + 1;
-        snprintf(on->what, sizeof on->what, "the message of rank %u in `%.60s`", from, ir_text(session->ir, e->name));
+        char text[RANK_TEXT];
+        snprintf(on->what, sizeof on->what, "the message of %s in `%.60s`", rank_text(session->ir, from, text),
+                 ir_text(session->ir, e->name));
         return STEP_BLOCKED;
     }
     state->received++;

@@ -4,6 +4,8 @@
 
 #include "runtime/exec/session.h"
 
+_Static_assert((int)MOE_AXES == (int)MOE_MAX_AXES, "a plan's axes fit the figures");
+
 /// A change of what a rank does: +1 / -1 launches running, +1 / -1 messages outstanding.
 struct change {
     int64_t at;
@@ -113,18 +115,24 @@ static int64_t slot_bytes(const struct moe_session *session, uint32_t rank)
 static void add_counters(struct moe_session *session, uint32_t number)
 {
     moe_stats *stats = &session->stats;
-    int64_t sent = 0, slots = slot_bytes(session, number);
+    int64_t sent = 0, crossed[MOE_MAX_AXES] = {0}, slots = slot_bytes(session, number);
     stats->tokens += session->ranks[number].step->tokens;
     for (uint32_t i = 0; i < session->streams_per_rank; i++) {
         const struct stream *s = &session->ranks[number].streams[i];
         stats->overflowed += s->overflowed;
         stats->rounds += number == 0 ? s->rounds_run : 0; // all ranks run the same
         stats->flops += s->flops;
-        sent += s->bytes_sent;
+        for (uint32_t a = 0; a < stats->axes; a++) {
+            sent += s->bytes_sent[a];
+            crossed[a] += s->bytes_sent[a];
+        }
         for (uint32_t e = 0; e < session->info->experts; e++)
             session->expert_load[e] += s->last_routed[e];
     }
     sent /= session->layers;
+    for (uint32_t a = 0; a < stats->axes; a++)
+        if (crossed[a] / session->layers > stats->axis[a].bytes)
+            stats->axis[a].bytes = crossed[a] / session->layers;
     stats->bytes_sent = sent > stats->bytes_sent ? sent : stats->bytes_sent;
     stats->slot_bytes = slots > stats->slot_bytes ? slots : stats->slot_bytes;
 }
@@ -136,7 +144,10 @@ void stats_compute(struct moe_session *session)
                                  .step_s = (double)session->step_end * 1e-9,
                                  .expert_load = session->expert_load,
                                  .experts = session->info->experts,
+                                 .axes = session->info->axes.count,
                                  .cpu_level = ir_text(session->ir, session->info->cpu_level)};
+    for (uint32_t a = 0; a < session->stats.axes; a++)
+        session->stats.axis[a].name = ir_text(session->ir, axis_at(session->ir, a)->name);
     for (uint32_t r = 0; r < session->info->ranks; r++) {
         add_rank_times(session, r);
         add_counters(session, r);

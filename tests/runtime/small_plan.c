@@ -44,7 +44,7 @@ static void add_owners(struct builder *b)
             s->rank_of[e] = r;
             next++;
         }
-        ROW(b->ir, plan_rank, rank)->owned = (struct rows){first, next - first};
+        *ROW(b->ir, plan_rank, rank) = (struct plan_rank){.owned = {first, next - first}, .pace = 1};
     }
 }
 
@@ -371,8 +371,11 @@ void small_plan(struct ir *ir, struct small *s)
                                                 .width = s->width,
                                                 .tokens_bound = s->bound,
                                                 .layers = 1,
-                                                .link_bandwidth = 1e9,
-                                                .link_latency = 500};
+                                                .axes = {0, 1}};
+    str_id axis = ir_str(ir, "rank");
+    ADD(ir, plan_axis);
+    *ROW(ir, plan_axis, 0) =
+        (struct plan_axis){.name = axis, .size = s->ranks, .stride = 1, .bandwidth = 1e9, .latency = 500};
     add_owners(&b);
     add_kernels(&b);
     struct plan_variant v = {.name = name, .bound = s->bound, .parts = {0, s->parts}, .semaphores = 4 * s->parts};
