@@ -1,4 +1,4 @@
-// OLMoE and Mixtral: tiny checkpoints in the models' own layouts against outputs of the Hugging Face implementation
+// OLMoE, Mixtral, Qwen2-MoE, Qwen3-MoE and DeepSeek-V3: tiny checkpoints in the models' own layouts against outputs of the Hugging Face implementation
 // (tests/data/make_references.py). Relative L2 at most 1e-5 for f32 pipelines, 5e-3 for bf16; the same experts wherever
 // the k-th and the next score differ by more than 1e-6.
 #include <CUnit/CUnit.h>
@@ -12,10 +12,14 @@
 struct model_case {
     const char *name;
     double bound;
+    int64_t first; // layer with experts; each model has two
 };
 
 static const struct model_case models[] = {
-    {"olmoe-tiny", 5e-3}, {"olmoe-tiny-f32", 1e-5}, {"mixtral-tiny", 5e-3}, {"mixtral-tiny-f32", 1e-5}};
+    {"olmoe-tiny", 5e-3, 0},       {"olmoe-tiny-f32", 1e-5, 0},     {"mixtral-tiny", 5e-3, 0},
+    {"mixtral-tiny-f32", 1e-5, 0}, {"qwen2-moe-tiny", 5e-3, 0},     {"qwen2-moe-tiny-f32", 1e-5, 0},
+    {"qwen3-moe-tiny", 5e-3, 0},   {"qwen3-moe-tiny-f32", 1e-5, 0}, {"deepseek-v3-tiny", 5e-3, 1},
+    {"deepseek-v3-tiny-f32", 1e-5, 1}};
 
 // Is expert e's score within 1e-6 of the k-th: may it be in or out?
 static bool undecided(const float *scores, int experts, const int32_t *want, int k)
@@ -58,6 +62,12 @@ static void compare_routes(const struct outcome *o, const char *file, const char
         wrong += !same_set(o->ids + t * k, want + t * k, k) &&
                  !undecided(scores + t * experts, (int)experts, want + t * k, k);
     CU_ASSERT_EQUAL(wrong, 0);
+    snprintf(name, sizeof name, "%s.topk_weights", prefix);
+    int64_t width;
+    float *weights = read_f32(file, name, &rows, &width);
+    for (int64_t i = 0; i < o->tokens * k; i++)
+        CU_ASSERT(o->ids[i] != want[i] || fabs((double)o->weights[i] - (double)weights[i]) <= 4e-6);
+    free(weights);
     free(want);
     free(scores);
 }
@@ -108,8 +118,10 @@ static void test_single_layers(void)
 {
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (uint32_t ranks = 1; ranks <= 4; ranks *= 2)
-            for (int64_t layer = 0; layer < 2; layer++) {
-                double error = run_layer(&models[m], layer, ranks, layer ? "layer1" : "layer0");
+            for (int64_t layer = models[m].first; layer < models[m].first + 2; layer++) {
+                char reference[16];
+                snprintf(reference, sizeof reference, "layer%d", (int)layer);
+                double error = run_layer(&models[m], layer, ranks, reference);
                 if (ranks == 4)
                     printf("\n    %s layer %d, %u ranks: relative L2 %.2e (bound %.0e)", models[m].name, (int)layer, ranks,
                            error, models[m].bound);
