@@ -158,7 +158,7 @@ static bool check_own_schedules(struct compilation *c)
         own = ROW(&c->module, mod_schedule, s);
         *row = (struct mod_use){.schedule = s, .knobs = own->knobs, .file = own->file, .node = own->node};
         int64_t bound = ROW(&c->module, mod_layer, layer)->tokens_bound;
-        fine = schedule_use(c, &graph, use, 1, bound, &schedule) && fine;
+        fine = schedule_use(c, &graph, use, 0, bound, &schedule) && fine;
         ir_free(&schedule);
         ir_free(&graph);
     }

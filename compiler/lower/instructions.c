@@ -13,6 +13,7 @@ struct writer {
     uint32_t instance; // of the schedule
     const struct path *path;
     uint32_t path_number, layer, part;
+    uint32_t range; // its rows: the part, or a piece of it
     uint16_t step; // position inside the instance
     bool looping;  // inside overflow rounds: one step
     bool experts;  // what it launches is the work of the rank's experts
@@ -21,7 +22,7 @@ struct writer {
 
 static double tokens(const struct writer *w)
 {
-    return (double)ROW(w->l->plan, plan_part, w->l->first_part + w->part)->bound;
+    return (double)ROW(w->l->plan, plan_part, w->l->first_part + w->range)->bound;
 }
 
 static double work(const struct writer *w, double flops, double bytes)
@@ -68,11 +69,18 @@ static void launch(struct writer *w, uint32_t kernel, double cost)
     w->draft->by_experts = w->experts;
 }
 
+/// Does the buffer hold a value between stages, row by row?
+static bool is_value(const struct lowering *l, uint32_t buffer)
+{
+    return buffer < l->arena_count && l->families[buffer / l->parts / l->layers].path == NONE;
+}
+
 static void argument(struct writer *w, uint32_t buffer, enum access access)
 {
     struct draft *d = w->draft;
     bool caller = buffer == w->l->arena_count || buffer == w->l->arena_count + 1;
-    d->operands[d->operand_count++] = (struct operand){buffer, access, caller ? w->part : NONE, false};
+    bool piece = w->range != w->part && is_value(w->l, buffer);
+    d->operands[d->operand_count++] = (struct operand){buffer, access, caller || piece ? w->range : NONE, false};
     touch(w, buffer, false);
 }
 
@@ -410,7 +418,8 @@ void draft_instances(struct lowering *l)
                            .path = path,
                            .path_number = path ? (uint32_t)(path - l->paths) : NONE,
                            .layer = instance->layer,
-                           .part = instance->part};
+                           .part = instance->part,
+                           .range = instance_range(l, instance)};
         l->of_instance[i].first = l->draft_count;
         draft_task(&w, stage, task->phase);
     }

@@ -125,6 +125,7 @@ struct lowering {
     const struct mod_pipeline *pipeline;
     const struct mod_layer *layer;
     uint32_t ranks, layers, parts;
+    uint32_t *first_piece; // by task of the graph that works in pieces: its first piece, counted like parts
     uint32_t variant, first_part; // plan rows
     int64_t bound;
     double flops_per_s, bytes_per_s;
@@ -192,6 +193,12 @@ static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint
 }
 
 // instructions.c
+/// Which rows an instance works on, counted like parts: its part, or a piece of it.
+static inline uint32_t instance_range(const struct lowering *l, const struct sched_instance *instance)
+{
+    uint32_t pieces = ROW(l->schedule, sched_task, instance->task)->pieces;
+    return pieces == 1 ? instance->part : l->first_piece[instance->task] + instance->part * pieces + instance->piece;
+}
 static inline uint32_t logical_of(const struct lowering *l, uint32_t family, uint32_t layer, uint32_t part)
 {
     return (family * l->layers + layer) * l->parts + part;

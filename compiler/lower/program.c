@@ -4,6 +4,33 @@
 
 #include "compiler/lower/lower.h"
 
+/// Rows of every part in as many equal shares as a task works in; tasks with equally many share them. Returns how many
+/// parts and pieces there are.
+static uint32_t add_pieces(struct lowering *l)
+{
+    uint32_t tasks = COUNT(l->schedule, sched_task), ranges = l->parts;
+    l->first_piece = context_alloc(l->context, (tasks + 1) * sizeof *l->first_piece);
+    for (uint32_t t = 0; t < tasks; t++) {
+        uint32_t pieces = ROW(l->schedule, sched_task, t)->pieces, same = 0;
+        while (same < t && ROW(l->schedule, sched_task, same)->pieces != pieces)
+            same++;
+        l->first_piece[t] = same < t ? l->first_piece[same] : ranges;
+        if (pieces == 1 || same < t)
+            continue;
+        for (uint32_t i = 0; i < l->parts; i++)
+            for (uint32_t piece = 0; piece < pieces; piece++, ranges++) {
+                struct plan_part whole = *ROW(l->plan, plan_part, l->first_part + i);
+                int64_t share = whole.end - whole.begin, begin = whole.begin * pieces + share * piece,
+                        total = whole.total * pieces;
+                uint32_t row = lower_add(l->context, l->plan, T_plan_part);
+                *ROW(l->plan, plan_part, row) =
+                    (struct plan_part){begin, begin + share, total, (l->bound * share + total - 1) / total,
+                                       l->first_part + i};
+            }
+    }
+    return ranges;
+}
+
 static void start_variant(struct lowering *l)
 {
     const struct sched_info *info = ROW(l->schedule, sched_info, 0);
@@ -15,12 +42,13 @@ static void start_variant(struct lowering *l)
     for (uint32_t i = 0; i < l->parts; i++) {
         const struct sched_part *part = ROW(l->schedule, sched_part, info->parts.first + i);
         uint32_t row = lower_add(l->context, l->plan, T_plan_part);
-        *ROW(l->plan, plan_part, row) = (struct plan_part){part->begin, part->end, part->total, part->bound};
+        *ROW(l->plan, plan_part, row) = (struct plan_part){part->begin, part->end, part->total, part->bound, NONE};
     }
+    uint32_t ranges = add_pieces(l);
     str_id name = ir_str(l->plan, ir_text(l->schedule, info->name));
     *ROW(l->plan, plan_variant, l->variant) = (struct plan_variant){.name = name,
                                                                     .bound = info->bound,
-                                                                    .parts = {l->first_part, l->parts},
+                                                                    .parts = {l->first_part, ranges},
                                                                     .semaphores = COUNT(l->schedule, sched_stream)};
 }
 
@@ -58,7 +86,7 @@ static struct plan_instr *add_instr(struct lowering *l, enum opcode op, const st
     const struct graph_task *task = ROW(l->graph, graph_task, instance->task);
     instr->phase = task->phase;
     instr->layer = instance->layer;
-    instr->part = l->first_part + instance->part;
+    instr->part = l->first_part + instance_range(l, instance);
     str_id stage = ir_str(l->plan, ir_text(l->graph, task->stage));
     str_id label = ir_str(l->plan, ir_text(l->schedule, instance->label));
     instr = ROW(l->plan, plan_instr, row);

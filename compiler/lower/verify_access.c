@@ -35,12 +35,12 @@ static const struct plan_buffer *buffer_row(const struct places *p, uint32_t buf
     return ROW(p->v->plan, plan_buffer, p->v->variant->buffers.first + buffer);
 }
 
-/// Token rows of two parts are apart when their shares are.
+/// Token rows of two parts, or pieces of parts, are apart when their shares are.
 static bool parts_apart(const struct places *p, uint32_t a, uint32_t b)
 {
     const struct plan_part *x = ROW(p->v->plan, plan_part, p->v->variant->parts.first + a);
     const struct plan_part *y = ROW(p->v->plan, plan_part, p->v->variant->parts.first + b);
-    return x->total == y->total && (x->end <= y->begin || y->end <= x->begin);
+    return x->end * y->total <= y->begin * x->total || y->end * x->total <= x->begin * y->total;
 }
 
 static bool bytes_meet(const struct places *p, uint32_t a, uint32_t b)
@@ -305,10 +305,14 @@ static bool check_written(const struct places *p, uint32_t event, const struct u
     const struct plan_buffer *buffer = buffer_row(p, buffer_of(p, use->place));
     if (use->write || buffer->kind != buffer_kind_arena)
         return true;
-    const struct history *h = &p->histories[use->place];
-    for (uint32_t i = 0; i < 2 * p->v->streams.count; i++)
-        if (h->writes[i])
-            return true;
+    for (uint32_t o = p->overlap_first[use->place]; o < p->overlap_first[use->place + 1]; o++) {
+        const struct history *h = &p->histories[p->overlaps[o]];
+        if (buffer_of(p, p->overlaps[o]) != buffer_of(p, use->place)) // other buffers may share its bytes
+            continue;
+        for (uint32_t i = 0; i < 2 * p->v->streams.count; i++)
+            if (h->writes[i])
+                return true;
+    }
     return verify_fail(p->v, "%s reads `%s` before anything writes it", event_text(p->v, event),
                        ir_text(p->v->plan, buffer->name));
 }

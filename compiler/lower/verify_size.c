@@ -19,6 +19,9 @@ static bool holds(const struct sizes *s, uint32_t arg, int64_t rows, int64_t row
 {
     const struct plan_arg *a = ROW(s->v->plan, plan_arg, s->instr->args.first + arg);
     const struct plan_buffer *b = ROW(s->v->plan, plan_buffer, a->buffer);
+    uint32_t whole = a->slice == NONE ? NONE : ROW(s->v->plan, plan_part, a->slice)->within;
+    if (whole != NONE) // a piece begins somewhere in its micro-batch
+        rows = ROW(s->v->plan, plan_part, whole)->bound;
     if (b->kind == buffer_kind_input || b->kind == buffer_kind_output ||
         (rows >= 0 && (!row_bytes || bytes_of(s, a->buffer) / row_bytes >= rows)))
         return true;

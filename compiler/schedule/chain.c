@@ -99,13 +99,14 @@ struct finder *finder_make(const struct proof *proof)
 static bool search_chain(struct finder *f, uint32_t from, uint32_t to)
 {
     const struct ir *schedule = f->proof->schedule;
-    uint32_t layer = ROW(schedule, sched_instance, from)->layer, head = 0, tail = 0, turn = ++f->turns;
+    uint32_t group = ROW(schedule, sched_info, 0)->group, first = ROW(schedule, sched_instance, from)->layer / group;
+    uint32_t head = 0, tail = 0, turn = ++f->turns;
     f->queue[tail++] = from;
     while (head < tail && f->turn[to] != turn) {
         uint32_t at = f->queue[head++];
         for (uint32_t a = f->arcs.first[at]; a < f->arcs.first[at + 1]; a++) {
             struct arc arc = f->arcs.list[a];
-            if (f->turn[arc.to] == turn || ROW(schedule, sched_instance, arc.to)->layer != layer)
+            if (f->turn[arc.to] == turn || ROW(schedule, sched_instance, arc.to)->layer / group != first)
                 continue;
             f->turn[arc.to] = turn;
             f->by[arc.to] = (struct hop){at, arc.to, arc.edge};

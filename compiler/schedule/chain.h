@@ -29,7 +29,7 @@ const struct mod_stage *stage_of(const struct proof *proof, uint32_t instance);
 void note_chain(const struct proof *proof, struct diag *diag, const struct chain *chain);
 struct finder;
 struct finder *finder_make(const struct proof *proof);
-/// The shortest chain from one instance to another along edges alone, inside their layer. count 0: none.
+/// The shortest chain from one instance to another along edges alone, inside their group of layers. count 0: none.
 struct chain find_chain(struct finder *finder, uint32_t from, uint32_t to);
 /// A shortest cycle through edges and stream order; `core`: by instance, where to look.
 struct chain find_cycle(const struct proof *proof, const bool *core);

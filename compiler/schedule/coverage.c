@@ -15,7 +15,8 @@ static void issued_twice(struct elaboration *e, uint32_t first, uint32_t second)
     const struct issue *unit = &e->units[second];
     const struct item *was = &e->items[e->units[first].item], *now = &e->items[unit->item];
     bool whole = was->task == NONE && now->task == NONE;
-    const char *label = instance_label(e, now->stage, whole ? NONE : unit->task, unit->cell);
+    struct point at = {unit->layer, unit->part, unit->piece};
+    const char *label = instance_label(e, now->stage, whole ? NONE : unit->task, at);
     struct diag *diag = elaboration_error(e, E0304, span_of(e, now->instance), "`%s` is issued twice", label);
     if (was->instance == now->instance) {
         diag_label(e->context, diag, "issued in more than one turn of the loop");
@@ -51,20 +52,37 @@ static node_id loop_around(const struct elaboration *e, node_id block, struct sp
     return found;
 }
 
-static const struct item *item_of(const struct elaboration *e, uint32_t task, int64_t cell)
+static uint32_t *cell_unit(const struct elaboration *e, uint32_t task, struct point at)
 {
-    uint32_t unit = e->unit_of[task * cell_count(e) + cell];
+    return &e->unit_of[(size_t)at.layer * e->cells + cell_of(e, task, at.part, at.piece)];
+}
+
+static const struct item *item_of(const struct elaboration *e, uint32_t task, struct point at)
+{
+    uint32_t unit = *cell_unit(e, task, at);
     return unit == NONE ? NULL : &e->items[e->units[unit].item];
 }
 
+/// The instances of a task, numbered: by layer, part and piece.
+static int64_t point_count(const struct elaboration *e, uint32_t task)
+{
+    return e->group * e->parts * e->stages[e->tasks[task].stage].pieces;
+}
+
+static struct point point_number(const struct elaboration *e, uint32_t task, int64_t number)
+{
+    int64_t pieces = e->stages[e->tasks[task].stage].pieces;
+    return (struct point){number / pieces / e->parts, number / pieces % e->parts, number % pieces};
+}
+
 /// The statement that issues the stage's instances next to the missing one.
-static const struct item *neighbour(const struct elaboration *e, uint32_t task, int64_t cell)
+static const struct item *neighbour(const struct elaboration *e, uint32_t task, int64_t number)
 {
     const struct item *item = NULL;
-    for (int64_t c = cell - 1; c >= 0 && !item; c--)
-        item = item_of(e, task, c);
-    for (int64_t c = cell + 1; c < cell_count(e) && !item; c++)
-        item = item_of(e, task, c);
+    for (int64_t p = number - 1; p >= 0 && !item; p--)
+        item = item_of(e, task, point_number(e, task, p));
+    for (int64_t p = number + 1; p < point_count(e, task) && !item; p++)
+        item = item_of(e, task, point_number(e, task, p));
     return item;
 }
 
@@ -72,27 +90,28 @@ static const char *cells_issued(const struct elaboration *e, const struct item *
 {
     const char *list = "issues ";
     uint32_t count = 0;
-    for (int64_t c = 0; c < cell_count(e); c++) {
-        const struct item *item = item_of(e, task, c);
+    for (int64_t p = 0; p < point_count(e, task); p++) {
+        struct point at = point_number(e, task, p);
+        const struct item *item = item_of(e, task, at);
         if (!item || item->instance != by->instance)
             continue;
         if (count < LISTED_MAX)
             list = context_printf(e->context, "%s%s%s%s", list, count ? ", " : "", count ? "" : name,
-                                  index_label(e, item->stage, c));
+                                  index_text(e, e->tasks[task].stage, at));
         count++;
     }
     return count > LISTED_MAX ? context_printf(e->context, "%s and %u more", list, count - LISTED_MAX) : list;
 }
 
 /// "the loop runs i in 0..3, so ..."
-static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, uint32_t task, int64_t cell)
+static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, uint32_t task, struct point at)
 {
     const struct ast_node *loop = ast_node_of(e, id), *range = ast_node_of(e, loop->slot[0]);
-    bool combine = e->tasks[task].phase == phase_send && cell == cell_count(e) - 1;
+    bool combine = e->tasks[task].phase == phase_send && at.part == e->parts - 1;
     const struct stage_info *stage = &e->stages[e->tasks[task].stage];
     combine = combine && e->tasks[stage->first_task].phase == phase_send; // no pack: what it sends was computed
     const char *effect =
-        context_printf(e->context, "`%s` is left out", instance_label(e, e->tasks[task].stage, NONE, cell));
+        context_printf(e->context, "`%s` is left out", instance_label(e, e->tasks[task].stage, NONE, at));
     if (combine)
         effect = context_printf(e->context, "the last %s is computed but never returned",
                                 e->wave_split ? "wave" : "microbatch");
@@ -103,15 +122,16 @@ static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, u
 
 /// After the loop stands `expert[3];` alone, which makes what is missing its input: continue that chain.
 static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop, uint32_t task, const char *label,
-                          int64_t cell)
+                          struct point at)
 {
     const struct graph_task *missing = ROW(e->graph, graph_task, task);
     diag_help(e->context, diag, "issue it after the loop");
     for (uint32_t i = 0; i < missing->reads.count; i++) {
         uint32_t value = ROW(e->graph, graph_use, missing->reads.first + i)->value;
         uint32_t producer = ROW(e->graph, graph_value, value)->task;
-        const struct item *item = producer == NONE ? NULL : item_of(e, producer, cell);
-        if (!item || span_of(e, item->instance).begin < span_of(e, loop).end)
+        struct point there = {at.layer, at.part, 0};
+        const struct item *item = producer == NONE ? NULL : item_of(e, producer, there);
+        if (!item || item->how != ISSUED_HERE || span_of(e, item->instance).begin < span_of(e, loop).end)
             continue;
         const struct ast_node *chain = ast_node_of(e, ast_node_of(e, item->flow)->slot[0]);
         const struct ast_node *step = ast_node_of(e, chain->slot[0]);
@@ -124,12 +144,13 @@ static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop
     }
 }
 
-static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64_t cell)
+static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64_t number)
 {
     const struct task_info *info = &e->tasks[task];
     const struct stage_info *stage = &e->stages[info->stage];
-    const char *label = instance_label(e, info->stage, whole ? NONE : task, cell);
-    const struct item *near = neighbour(e, task, cell);
+    struct point at = point_number(e, task, number);
+    const char *label = instance_label(e, info->stage, whole ? NONE : task, at);
+    const struct item *near = neighbour(e, task, number);
     const struct binding *bound = info->bound.given ? &info->bound : &e->whole[info->stage];
     struct span place = e->text->name_span;
     if (near)
@@ -141,49 +162,45 @@ static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64
         diag_label(e->context, diag, "%s", cells_issued(e, near, task, whole ? stage->name : info->label));
     else
         diag_label(e->context, diag, bound->given ? "bound here" : "this schedule leaves it out");
-    label_splits(e, diag, info->stage);
+    for (uint32_t i = 0; i < e->split_count; i++)
+        if (e->splits[i].kind != SPLIT_STAGE || e->splits[i].stage == info->stage)
+            label_split(e, diag, &e->splits[i]);
     node_id loop = near ? loop_around(e, e->text->slot[2], place) : 0;
     if (loop) {
-        explain_loop(e, diag, loop, task, cell);
-        suggest_chain(e, diag, loop, task, label, cell);
+        explain_loop(e, diag, loop, task, at);
+        suggest_chain(e, diag, loop, task, label, at);
     } else
         diag_help(e->context, diag, "issue it: `%s;`", label);
 }
 
-static bool issued(const struct elaboration *e, uint32_t task, int64_t cell)
-{
-    return e->unit_of[task * cell_count(e) + cell] != NONE;
-}
-
-/// One error per stage: the first cell that lacks something.
+/// One error per stage: the first instance that lacks something. Tasks of a stage have equally many instances.
 static void check_stage(struct elaboration *e, const struct stage_info *stage)
 {
-    for (int64_t cell = 0; cell < cell_count(e); cell++) {
-        if (!stage->routed && cell % e->waves)
-            continue;
+    for (int64_t number = 0; number < point_count(e, stage->first_task); number++) {
         uint32_t missing = NONE;
         bool whole = true;
         for (uint32_t t = stage->first_task; t < stage->first_task + stage->task_count; t++) {
-            if (issued(e, t, cell))
+            if (item_of(e, t, point_number(e, t, number)))
                 whole = false;
             else if (!left_to_rule(e, t) && missing == NONE)
                 missing = t;
         }
         if (missing == NONE)
             continue;
-        never_issued(e, missing, whole, cell);
+        never_issued(e, missing, whole, number);
         return;
     }
 }
 
 void check_coverage(struct elaboration *e)
 {
-    size_t cells = (size_t)e->task_count * (size_t)cell_count(e);
-    e->unit_of = context_alloc(e->context, cells * sizeof *e->unit_of);
+    size_t cells = (size_t)e->group * e->cells;
+    e->unit_of = context_alloc(e->context, (cells + 1) * sizeof *e->unit_of);
     for (size_t i = 0; i < cells; i++)
         e->unit_of[i] = NONE;
     for (uint32_t i = 0; i < e->unit_count; i++) {
-        uint32_t *cell = &e->unit_of[e->units[i].task * cell_count(e) + e->units[i].cell];
+        const struct issue *unit = &e->units[i];
+        uint32_t *cell = cell_unit(e, unit->task, (struct point){unit->layer, unit->part, unit->piece});
         if (*cell != NONE)
             issued_twice(e, *cell, i);
         else

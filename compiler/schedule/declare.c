@@ -1,70 +1,10 @@
-// The declarations of a schedule: what is split, which streams there are, and which stage goes to which stream.
+// The declarations of a schedule: which streams there are, and which stage goes to which stream.
 #include <string.h>
 
 #include "compiler/schedule/elaborate.h"
 #include "runtime/plan/limits.h"
 
-enum { PARTS_MAX = 4096, STREAMS_MAX = 64 };
-
-static struct diag *not_built(struct elaboration *e, struct span span, const char *what)
-{
-    struct diag *diag = elaboration_error(e, E0901, span, "%s is not built yet", what);
-    diag_help(e->context, diag, "`split tokens into n as i` with equal parts and `split experts into g as w` are built");
-    return diag;
-}
-
-/// What is split; the checker has seen that it is one of the words or a stage.
-struct splitting {
-    const char *what;
-    node_id *slot;
-    int64_t *count, most;
-};
-
-static bool may_split(struct elaboration *e, const struct splitting *s, const struct ast_node *split)
-{
-    if (*s->slot) {
-        struct diag *diag = elaboration_error(e, E0102, split->span, "%s are split twice", s->what);
-        diag_label_at(e->context, diag, ast_node_of(e, *s->slot)->span, "first here");
-        return false;
-    }
-    if (e->item_count || e->order_count) {
-        struct diag *diag = elaboration_error(e, E0309, split->span, "`split` stands after an instance");
-        diag_help(e->context, diag, "move it to the top of the schedule");
-        return false;
-    }
-    return true;
-}
-
-void declare_split(struct elaboration *e, node_id id)
-{
-    const struct ast_node *split = ast_node_of(e, id);
-    const char *what = text_of(e->context, ast_node_of(e, ast_node_of(e, split->slot[0])->slot[0])->text);
-    struct splitting splittings[] = {{"tokens", &e->split, &e->parts, PARTS_MAX},
-                                     {"experts", &e->wave_split, &e->waves, MOE_MAX_WAVES}};
-    struct splitting *s = splittings;
-    int64_t count;
-    while (s < splittings + 2 && strcmp(s->what, what) != 0)
-        s++;
-    if (s == splittings + 2) {
-        not_built(e, split->span, context_printf(e->context, "`split %s`", what));
-        return;
-    }
-    if (split->slot[2]) {
-        not_built(e, ast_node_of(e, split->slot[2])->span, "an unequal split");
-        return;
-    }
-    if (!may_split(e, s, split) || !evaluate_here(e, split->slot[1], &count))
-        return;
-    if (count < 1 || count > s->most) {
-        struct diag *diag = elaboration_error(e, E0206, split_span(e, id), "%s cannot be split into %lld %s", s->what,
-                                              (long long)count, s == splittings ? "parts" : "waves");
-        diag_help(e->context, diag, "from 1 to %lld are possible", (long long)s->most);
-        return;
-    }
-    *s->slot = id;
-    *s->count = count;
-    e->waves_first = s == splittings ? e->waves_first : !e->split;
-}
+enum { STREAMS_MAX = 64 };
 
 static uint32_t engine_mask(const struct elaboration *e, node_id uses)
 {

@@ -3,6 +3,24 @@
 
 #include "compiler/schedule/elaborate.h"
 
+/// An expert on plain rows, or `add`: operators of which a row of the result needs that row of the arguments alone, and
+/// whose kernels take a range of rows.
+static bool is_row_wise(const struct elaboration *e, const struct graph_task *task)
+{
+    const struct mod_stage *stage =
+        ROW(e->module, mod_stage, ROW(e->graph, mod_stage_number, task->module_stage)->row);
+    if (stage->op == NONE || task->phase != phase_whole)
+        return false;
+    const char *kernel = ir_text(e->module, ROW(e->module, mod_op, stage->op)->kernel);
+    if (strcmp(kernel, "grouped_mlp") != 0 && strcmp(kernel, "add") != 0)
+        return false;
+    for (uint32_t i = 0; i < task->reads.count; i++)
+        if (ROW(e->graph, graph_value, ROW(e->graph, graph_use, task->reads.first + i)->value)->kind !=
+            value_kind_plain)
+            return false;
+    return true;
+}
+
 static void name_tasks(struct elaboration *e)
 {
     const struct ir *graph = e->graph;
@@ -18,7 +36,8 @@ static void name_tasks(struct elaboration *e)
         if (stage->task_count++ == 0)
             stage->first_task = t;
         stage->name = name;
-        stage->routed = task->routed;
+        stage->pieces = 1;
+        stage->row_wise = is_row_wise(e, task);
         e->tasks[t].label = task->phase == phase_whole ? name : context_printf(e->context, "%s.%s", name, phase);
         e->tasks[t].stage = task->module_stage;
         e->tasks[t].phase = task->phase;
@@ -59,23 +78,37 @@ static const char *use_text(const struct elaboration *e, const struct mod_use *u
     return use->knobs.count ? context_printf(e->context, "%s)", text) : text;
 }
 
-static void add_info(const struct elaboration *e, const struct mod_use *use, uint32_t layers, int64_t bound,
-                     struct ir *schedule)
+static void add_info(const struct elaboration *e, const struct mod_use *use, int64_t bound, struct ir *schedule)
 {
     NEW_ROW(e->context, schedule, sched_info);
     str_id name = ir_str(schedule, use_text(e, use));
+    int64_t total = e->shares[e->parts];
     for (int64_t i = 0; i < e->parts; i++) {
         uint32_t row = NEW_ROW(e->context, schedule, sched_part);
+        int64_t begin = e->shares[i], end = e->shares[i + 1];
         *ROW(schedule, sched_part, row) = (struct sched_part){
-            .begin = i, .end = i + 1, .total = e->parts, .bound = (bound + e->parts - 1) / e->parts};
+            .begin = begin, .end = end, .total = total, .bound = (bound * (end - begin) + total - 1) / total};
+    }
+    for (uint32_t t = 0; t < e->task_count; t++) {
+        uint32_t row = NEW_ROW(e->context, schedule, sched_task);
+        ROW(schedule, sched_task, row)->pieces = (uint32_t)e->stages[e->tasks[t].stage].pieces;
     }
     *ROW(schedule, sched_info, 0) = (struct sched_info){.name = name,
-                                                        .layers = layers,
+                                                        .layers = (uint32_t)e->layers,
+                                                        .group = (uint32_t)e->group,
                                                         .bound = bound,
                                                         .parts = {0, (uint32_t)e->parts},
                                                         .waves = (uint32_t)e->waves,
                                                         .file = e->file,
                                                         .node = e->source->node};
+}
+
+static void number_cells(struct elaboration *e)
+{
+    for (uint32_t t = 0; t < e->task_count; t++) {
+        e->tasks[t].first_cell = e->cells;
+        e->cells += (uint32_t)(e->parts * e->stages[e->tasks[t].stage].pieces);
+    }
 }
 
 bool elaborate(struct context *context, const struct program_text *program, const struct ir *module,
@@ -93,20 +126,26 @@ bool elaborate(struct context *context, const struct program_text *program, cons
         .text = node_at(&program->ast, source->node),
         .file = source->file,
         .parts = 1,
-        .waves = 1,
+        .layers = layers,
+        .group = 1,
     };
+    e.shares = context_alloc(context, 2 * sizeof *e.shares);
+    e.shares[1] = 1;
     ir_init(schedule, &schedule_ir);
     name_tasks(&e);
     list_stages(&e);
     set_knobs(&e, chosen);
     interpret_block(&e, e.text->slot[2]);
+    if (!e.layers) // checked by itself, without a split of layers
+        e.layers = 1;
+    number_cells(&e);
     if (!e.failed)
         resolve_items(&e);
     if (!e.failed)
         check_coverage(&e);
     if (!e.failed) {
-        add_info(&e, chosen, layers, bound, schedule);
-        place(&e, layers, schedule);
+        add_info(&e, chosen, bound, schedule);
+        place(&e, schedule);
     }
     if (schedule->out_of_memory)
         fatal(context, EXIT_SYSTEM, "out of memory");

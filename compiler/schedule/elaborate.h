@@ -6,21 +6,43 @@
 // cells of wave 0 only.
 //
 //   elaborate.c   knobs, and the table of contents
-//   declare.c     split, stream, bind
+//   split.c       what is split into how many, and what an instance's indices mean
+//   declare.c     stream, bind
 //   interpret.c   loops, conditions and flows -> items and relations
 //   resolve.c     items -> units: streams, engines
 //   coverage.c    every instance issued exactly once
-//   place.c       units -> all layers, automatic tasks, edges -> the schedule's tables
+//   place.c       units -> all layers, automatic and deferred tasks: one list of spots
+//   fill.c        moves what `fill` issued to where its stream is predicted to stall
+//   tables.c      spots -> the schedule's tables: instances, streams, edges
 #ifndef MOECC_ELABORATE_H
 #define MOECC_ELABORATE_H
 
 #include "compiler/schedule/schedule.h"
 
+enum split_kind { SPLIT_TOKENS, SPLIT_LAYERS, SPLIT_STAGE };
+enum { SPLITS_MAX = 8, PIECES_MAX = 256 };
+
+struct split_info { // one `split ... into count as name`, in the order of the text, which is that of indices
+    enum split_kind kind;
+    node_id node;
+    int64_t count;
+    uint32_t stage; // SPLIT_STAGE: whose rows
+};
+
+/// Which instance of a stage: a layer of the group (`split layers`), a part of the tokens, a piece of the part's rows
+/// (`split STAGE`, or the pieces of a fill).
+struct point {
+    int64_t layer, part, piece; // piece ALL_PIECES: each of them
+};
+#define ALL_PIECES (-1)
+
 struct stage_info {
     const char *name;
     uint32_t first_task, task_count; // rows of the graph
     bool named;                      // the schedule binds or issues it, or lists it: it must issue it
-    bool routed;                     // has an instance per wave of experts
+    bool row_wise;                   // a row of its result needs that row of its arguments alone
+    int64_t pieces;                  // into which the rows of a part are cut: 1, or what a split or a fill says
+    node_id cut;                     // that split or fill; 0: none
 };
 
 struct binding {
@@ -36,6 +58,7 @@ struct task_info {
     uint32_t stage;
     uint32_t phase;
     uint32_t engines;
+    uint32_t first_cell;  // of a layer's cells: one for every part and piece (after the text has run)
     struct binding bound; // `bind dispatch.send to`
 };
 
@@ -48,19 +71,22 @@ struct stream_info {
     node_id node;
 };
 
+enum issued { ISSUED_HERE, ISSUED_LATE, ISSUED_IN_STALLS }; // by a flow, by `defer`, by `fill`
+
 struct item { // one instance as the text issues it; sync: a barrier
     bool sync;
+    enum issued how;
     uint32_t stage;
     uint32_t task; // NONE: the whole stage
-    int64_t cell;
+    struct point at;
     node_id instance; // of the text; a SYNC node for a barrier
-    uint32_t stream;  // given by `on`, else NONE
+    uint32_t stream;  // given by `on` or `fill`, else NONE
     node_id flow;
     struct rows units;
 };
 
 struct issue {
-    uint32_t item, task, cell, stream;
+    uint32_t item, task, layer, part, piece, stream; // layer: of the group
 };
 
 enum relation_kind { RELATION_ORDER, RELATION_OVERLAP };
@@ -72,7 +98,7 @@ struct relation { // between all of one run of items and all of another
 
 struct order_claim { // `order a before b`: what it names is looked up after everything is issued
     uint32_t stage[2], task[2];
-    int64_t cell[2];
+    struct point at[2];
     node_id instance[2], node;
 };
 
@@ -92,14 +118,14 @@ struct elaboration {
     uint32_t stream_count, stream_capacity;
     struct name_value *names;
     uint32_t name_count, name_capacity;
-    node_id split; // of tokens; 0: one part
+    struct split_info splits[SPLITS_MAX];
+    uint32_t split_count;
     int64_t parts;
-    node_id wave_split; // of experts; 0: one wave
-    int64_t waves;
-    bool waves_first; // `split experts` stands before `split tokens`: so do the indices
-    bool pipelined;
-    uint32_t loop;     // the pipelined loop's variable, in names
-    int64_t low, high; // its range
+    int64_t *shares;   // [parts + 1]: part p takes [shares[p], shares[p + 1]) of shares[parts]
+    int64_t layers;    // of the step
+    int64_t group;     // consecutive layers that the text orders together
+    str_id pipelined;  // the variable of the pipelined loop; 0: none
+    int64_t low, high; // of that loop
     struct item *items;
     uint32_t item_count, item_capacity;
     struct relation *relations;
@@ -108,7 +134,8 @@ struct elaboration {
     uint32_t order_count, order_capacity;
     struct issue *units;
     uint32_t unit_count, unit_capacity;
-    uint32_t *unit_of; // by task * cells + cell: the unit that issues it, or NONE
+    uint32_t cells;    // of one layer
+    uint32_t *unit_of; // by layer of the group and cell: the unit that issues it, or NONE
     bool failed;
 };
 
@@ -120,19 +147,6 @@ static inline const struct ast_node *ast_node_of(const struct elaboration *e, no
 {
     return node_at(e->ast, id);
 }
-/// Where a split's number stands: `4` of `split tokens into 4 as i`.
-static inline struct span split_span(const struct elaboration *e, node_id split)
-{
-    return ast_node_of(e, ast_node_of(e, split)->slot[1])->span;
-}
-static inline int64_t cell_count(const struct elaboration *e)
-{
-    return e->parts * e->waves;
-}
-static inline bool has_cell(const struct elaboration *e, uint32_t stage, int64_t cell)
-{
-    return e->stages[stage].routed || cell % e->waves == 0;
-}
 /// Opens an error at a node; elaboration goes on, to find more.
 #define elaboration_error(e, code, span, ...) ((e)->failed = true, diag_error((e)->context, code, span, __VA_ARGS__))
 
@@ -143,23 +157,41 @@ static inline bool is_placed_phase(uint32_t phase)
 }
 /// Is the task issued by the stage's instance, or placed by rule?
 bool left_to_rule(const struct elaboration *e, uint32_t task);
-/// `dispatch.send[1]`, `dispatch.send[1,0]`, or without an index when nothing is split. task NONE: the stage.
-const char *instance_label(const struct elaboration *e, uint32_t stage, uint32_t task, int64_t cell);
-/// `[1,0]`, or nothing.
-const char *index_label(const struct elaboration *e, uint32_t stage, int64_t cell);
-/// Labels the splits that give a stage its indices: "makes microbatches 0..4".
-void label_splits(const struct elaboration *e, struct diag *diag, uint32_t stage);
+/// The number of an instance of a task among a layer's.
+static inline uint32_t cell_of(const struct elaboration *e, uint32_t task, int64_t part, int64_t piece)
+{
+    return e->tasks[task].first_cell + (uint32_t)(part * e->stages[e->tasks[task].stage].pieces + piece);
+}
+
+// split.c
+void declare_split(struct elaboration *e, node_id id);
+/// The split of a kind (and of a stage), or NULL.
+const struct split_info *find_split(const struct elaboration *e, enum split_kind kind, uint32_t stage);
+/// Where the count stands: `4` of `split tokens into 4 as i`.
+struct span split_span(const struct elaboration *e, const struct split_info *split);
+/// A label at the split that makes the part of an instance: "makes microbatches 0..4".
+void label_split(struct elaboration *e, struct diag *diag, const struct split_info *split);
+/// What the indices of an INSTANCE of that stage name. False: an error, or it vanishes (outside a pipelined loop's range,
+/// or a layer that this step lacks).
+bool instance_point(struct elaboration *e, node_id id, uint32_t stage, struct point *at);
+/// `fill ... { pieces: k }` cuts the stage's rows.
+bool cut_stage(struct elaboration *e, node_id fill, node_id record, uint32_t stage);
+/// "[1]", "[0,1]", "" when nothing that concerns the stage is split; a piece of a fill is "[1].0".
+const char *index_text(const struct elaboration *e, uint32_t stage, struct point at);
+/// `dispatch.send[1]`; task NONE: the stage.
+const char *instance_label(const struct elaboration *e, uint32_t stage, uint32_t task, struct point at);
 
 // names.c
 bool push_name(struct elaboration *e, str_id name, int64_t value, struct span span);
 bool find_stage(struct elaboration *e, node_id path, uint32_t *stage, uint32_t *task);
 bool evaluate_here(struct elaboration *e, node_id expression, int64_t *value);
+/// The same with one more name.
+bool evaluate_with(struct elaboration *e, str_id name, int64_t value, node_id expression, int64_t *result);
 /// The stream of that name (and index, for an array); NONE with an error.
 uint32_t find_stream(struct elaboration *e, str_id name, node_id index, struct span span);
 const char *engine_names(struct context *context, uint32_t mask);
 
 // declare.c
-void declare_split(struct elaboration *e, node_id id);
 void declare_stream(struct elaboration *e, node_id id);
 void declare_bind(struct elaboration *e, node_id id);
 
@@ -167,6 +199,6 @@ void declare_bind(struct elaboration *e, node_id id);
 void interpret_block(struct elaboration *e, node_id block);
 void resolve_items(struct elaboration *e);
 void check_coverage(struct elaboration *e);
-void place(struct elaboration *e, uint32_t layers, struct ir *schedule);
+void place(struct elaboration *e, struct ir *schedule);
 
 #endif

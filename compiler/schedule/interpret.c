@@ -19,98 +19,13 @@ static bool too_many(struct elaboration *e, node_id id)
     return true;
 }
 
-/// Where a stage's indices come from, in the order of the splits.
-struct axis {
-    node_id split;
-    int64_t count;
-    bool wave;
-};
-
-static uint32_t axes_of(const struct elaboration *e, uint32_t stage, struct axis axes[2])
-{
-    struct axis tokens = {e->split, e->parts, false}, experts = {e->wave_split, e->waves, true};
-    bool waves = e->wave_split && e->stages[stage].routed;
-    uint32_t count = 0;
-    if (waves && e->waves_first)
-        axes[count++] = experts;
-    if (e->split)
-        axes[count++] = tokens;
-    if (waves && !e->waves_first)
-        axes[count++] = experts;
-    return count;
-}
-
-static bool wrong_indices(struct elaboration *e, const struct ast_node *instance, uint32_t stage, const char *text,
-                          uint32_t wanted)
-{
-    if (wanted) {
-        struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` needs %s", text,
-                                              wanted == 1 ? "one index" : "two indices");
-        label_splits(e, diag, stage);
-        return false;
-    }
-    const char *why = e->wave_split ? "it handles no routed rows, so waves of experts do not split it"
-                                    : "nothing is split";
-    struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` has an index, but %s", text, why);
-    diag_help(e->context, diag, "write `%s`, or split the tokens: `split tokens into n as i;`", text);
-    return false;
-}
-
-/// In a pipelined loop: does the index move with the loop's variable?
-static bool index_moves(struct elaboration *e, node_id index, int64_t here)
-{
-    int64_t next = here;
-    e->names[e->loop].value++;
-    evaluate_here(e, index, &next);
-    e->names[e->loop].value--;
-    return next != here;
-}
-
-/// The cell that an instance names. False: an error, or (pipelined) outside the loop's range: it vanishes.
-static bool instance_cell(struct elaboration *e, node_id id, uint32_t stage, int64_t *cell)
-{
-    const struct ast_node *instance = ast_node_of(e, id);
-    const char *text = text_of(e->context, ast_node_of(e, ast_node_of(e, instance->slot[0])->slot[0])->text);
-    struct axis axes[2];
-    uint32_t wanted = axes_of(e, stage, axes), given = 0;
-    int64_t values[2] = {0, 0}, part = 0, wave = 0;
-    bool vanishes = false;
-    EACH_NODE(e->ast, index, instance->slot[1])
-    {
-        if (given++ >= wanted)
-            continue;
-        if (!evaluate_here(e, index, &values[given - 1]))
-            return false;
-        vanishes = vanishes || (e->pipelined && index_moves(e, index, values[given - 1]) &&
-                                (values[given - 1] < e->low || values[given - 1] >= e->high));
-    }
-    if (given != wanted)
-        return wrong_indices(e, instance, stage, text, wanted);
-    if (vanishes)
-        return false;
-    bool exists = true;
-    for (uint32_t i = 0; i < wanted; i++) {
-        exists = exists && values[i] >= 0 && values[i] < axes[i].count;
-        *(axes[i].wave ? &wave : &part) = values[i];
-    }
-    *cell = part * e->waves + wave;
-    if (exists)
-        return true;
-    const char *which = wanted == 1 ? context_printf(e->context, "%lld", (long long)values[0])
-                                    : context_printf(e->context, "%lld,%lld", (long long)values[0], (long long)values[1]);
-    struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s[%s]` does not exist", text, which);
-    diag_label(e->context, diag, "index out of range");
-    label_splits(e, diag, stage);
-    return false;
-}
-
 static void issue_step(struct elaboration *e, const struct ast_node *step, node_id flow)
 {
     struct item item = {.instance = step->slot[0], .stream = NONE, .flow = flow};
     if (!find_stage(e, ast_node_of(e, item.instance)->slot[0], &item.stage, &item.task))
         return;
     e->stages[item.stage].named = true;
-    if (!instance_cell(e, item.instance, item.stage, &item.cell) || too_many(e, item.instance))
+    if (!instance_point(e, item.instance, item.stage, &item.at) || too_many(e, item.instance))
         return;
     if (step->slot[1]) {
         const struct ast_node *stream = ast_node_of(e, step->slot[1]);
@@ -169,42 +84,31 @@ struct offsets {
     bool any;
 };
 
-static bool index_at(struct elaboration *e, str_id name, int64_t value, node_id index, int64_t *result)
-{
-    uint32_t names = e->name_count;
-    *APPEND(e, names, name_count, name_capacity) = (struct name_value){name, value};
-    bool good = evaluate_here(e, index, result);
-    e->name_count = names;
-    return good;
-}
-
-/// Of several indices one moves with the loop; the others stay, such as an outer loop's.
+/// The one index that moves with the loop; the others stay.
 static void instance_offset(struct elaboration *e, const struct ast_node *loop, node_id id, struct offsets *offsets)
 {
     const struct ast_node *instance = ast_node_of(e, id);
     const char *name = text_of(e->context, loop->text);
-    int64_t moving = 0, offset = 0;
-    node_id wrong = 0;
-    bool still = false;
-    if (!instance->slot[1]) {
+    node_id moving = 0, odd = instance->slot[1];
+    int64_t at_zero = 0, at_one = 0, offset = 0;
+    if (!instance->slot[1])
         elaboration_error(e, E0309, instance->span, "an instance in `pipelined` needs an index");
-        return;
-    }
     EACH_NODE(e->ast, index, instance->slot[1])
     {
-        int64_t at_zero, at_one;
-        if (!index_at(e, loop->text, 0, index, &at_zero) || !index_at(e, loop->text, 1, index, &at_one))
+        if (!evaluate_with(e, loop->text, 0, index, &at_zero) || !evaluate_with(e, loop->text, 1, index, &at_one))
             return;
-        if (at_one == at_zero && !wrong) {
-            still = true;
+        if (at_one == at_zero)
             continue;
-        }
+        odd = index;
+        if (at_one - at_zero != 1 || moving)
+            break;
+        moving = index;
         offset = at_zero;
-        moving++;
-        wrong = at_one - at_zero != 1 || moving > 1 ? index : wrong;
     }
-    if (wrong || !moving) {
-        struct diag *diag = elaboration_error(e, E0309, span_of(e, wrong ? wrong : instance->slot[1]),
+    if (!odd)
+        return;
+    if (!moving || moving != odd) {
+        struct diag *diag = elaboration_error(e, E0309, span_of(e, odd),
                                               "an index in `pipelined` is `%s`, plus or minus a constant", name);
         diag_label(e->context, diag, !moving && still ? "does not depend on `%s`"
                                      : moving > 1     ? "a second one that moves with `%s`"
@@ -286,12 +190,12 @@ static void run_loop(struct elaboration *e, node_id id)
     e->name_count = names;
     if (low >= high || !pipelined_offsets(e, loop, &offsets))
         return;
-    e->pipelined = true;
+    e->pipelined = loop->text;
     e->low = low;
     e->high = high;
     for (int64_t i = low - offsets.most; i < high - offsets.least && !too_many(e, id); i++)
         run_turn(e, loop, i);
-    e->pipelined = false;
+    e->pipelined = 0;
 }
 
 static void run_if(struct elaboration *e, node_id id)
@@ -321,7 +225,7 @@ static void run_order(struct elaboration *e, node_id id)
         for (int side = 0; side < 2 && good; side++)
             good =
                 find_stage(e, ast_node_of(e, claim.instance[side])->slot[0], &claim.stage[side], &claim.task[side]) &&
-                instance_cell(e, claim.instance[side], claim.stage[side], &claim.cell[side]);
+                instance_point(e, claim.instance[side], claim.stage[side], &claim.at[side]);
         if (good)
             *APPEND(e, orders, order_count, order_capacity) = claim;
     }
@@ -334,16 +238,45 @@ static void run_let(struct elaboration *e, const struct ast_node *let)
         push_name(e, let->text, value, let->name_span);
 }
 
+static void run_defer(struct elaboration *e, node_id id)
+{
+    EACH_NODE(e->ast, instance, ast_node_of(e, id)->slot[0])
+    {
+        struct item item = {.instance = instance, .stream = NONE, .flow = id, .how = ISSUED_LATE};
+        if (!find_stage(e, ast_node_of(e, instance)->slot[0], &item.stage, &item.task))
+            continue;
+        e->stages[item.stage].named = true;
+        if (instance_point(e, instance, item.stage, &item.at) && !too_many(e, instance))
+            *APPEND(e, items, item_count, item_capacity) = item;
+    }
+}
+
+/// One task runs in the stalls of a stream: a stage without phases, or one phase.
+static void run_fill(struct elaboration *e, node_id id)
+{
+    const struct ast_node *fill = ast_node_of(e, id);
+    struct item item = {.instance = fill->slot[0], .flow = id, .how = ISSUED_IN_STALLS};
+    if (!find_stage(e, ast_node_of(e, item.instance)->slot[0], &item.stage, &item.task))
+        return;
+    struct stage_info *stage = &e->stages[item.stage];
+    stage->named = true;
+    item.stream = find_stream(e, fill->text, 0, fill->name_span);
+    if (item.stream == NONE || !cut_stage(e, id, fill->slot[1], item.stage))
+        return;
+    if (item.task == NONE && stage->task_count > 1) {
+        const char *last = e->tasks[stage->first_task + stage->task_count - 1].label;
+        struct diag *diag = elaboration_error(e, E0309, span_of(e, item.instance),
+                                              "`%s` has phases: one task fills the stalls of a stream", stage->name);
+        diag_help(e->context, diag, "name one of them, as in `%s`", last);
+        return;
+    }
+    if (instance_point(e, item.instance, item.stage, &item.at) && !too_many(e, item.instance))
+        *APPEND(e, items, item_count, item_capacity) = item;
+}
+
 static void refuse(struct elaboration *e, node_id id)
 {
-    static const struct {
-        uint16_t kind;
-        const char *text;
-    } texts[] = {{NODE_FILL, "`fill`"}, {NODE_DEFER, "`defer`"}, {NODE_ASSERT, "an assertion in a schedule"}};
-    const char *what = "this statement";
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (texts[i].kind == ast_node_of(e, id)->kind)
-            what = texts[i].text;
+    const char *what = ast_node_of(e, id)->kind == NODE_ASSERT ? "an assertion in a schedule" : "this statement";
     elaboration_error(e, E0901, span_of(e, id), "%s is not built yet", what);
 }
 
@@ -369,6 +302,12 @@ static void run_statement(struct elaboration *e, node_id id)
         break;
     case NODE_ORDER:
         run_order(e, id);
+        break;
+    case NODE_FILL:
+        run_fill(e, id);
+        break;
+    case NODE_DEFER:
+        run_defer(e, id);
         break;
     case NODE_LET:
         run_let(e, statement);

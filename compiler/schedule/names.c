@@ -24,6 +24,23 @@ bool evaluate_here(struct elaboration *e, node_id expression, int64_t *value)
     return good;
 }
 
+bool evaluate_with(struct elaboration *e, str_id name, int64_t value, node_id expression, int64_t *result)
+{
+    uint32_t names = e->name_count;
+    for (uint32_t i = 0; i < names; i++)
+        if (e->names[i].name == name) {
+            int64_t before = e->names[i].value;
+            e->names[i].value = value;
+            bool good = evaluate_here(e, expression, result);
+            e->names[i].value = before;
+            return good;
+        }
+    *APPEND(e, names, name_count, name_capacity) = (struct name_value){name, value};
+    bool good = evaluate_here(e, expression, result);
+    e->name_count = names;
+    return good;
+}
+
 /// The checker knows the phases of a layer; a schedule for any layer may name one that this layer's operator lacks.
 static bool unknown_phase(struct elaboration *e, const struct ast_node *name, const struct stage_info *stage)
 {
@@ -88,27 +105,4 @@ bool left_to_rule(const struct elaboration *e, uint32_t task)
     const struct task_info *info = &e->tasks[task];
     const struct binding *whole = &e->whole[info->stage];
     return is_placed_phase(info->phase) && !info->bound.given && !(whole->given && whole->sms > 0);
-}
-
-const char *index_label(const struct elaboration *e, uint32_t stage, int64_t cell)
-{
-    long long part = cell / e->waves, wave = cell % e->waves;
-    bool waves = e->wave_split && e->stages[stage].routed;
-    if (e->split && waves)
-        return context_printf(e->context, "[%lld,%lld]", e->waves_first ? wave : part, e->waves_first ? part : wave);
-    return e->split || waves ? context_printf(e->context, "[%lld]", waves ? wave : part) : "";
-}
-
-const char *instance_label(const struct elaboration *e, uint32_t stage, uint32_t task, int64_t cell)
-{
-    const char *name = task == NONE ? e->stages[stage].name : e->tasks[task].label;
-    return context_printf(e->context, "%s%s", name, index_label(e, stage, cell));
-}
-
-void label_splits(const struct elaboration *e, struct diag *diag, uint32_t stage)
-{
-    if (e->split)
-        diag_label_at(e->context, diag, split_span(e, e->split), "makes microbatches 0..%lld", (long long)e->parts);
-    if (e->wave_split && e->stages[stage].routed)
-        diag_label_at(e->context, diag, split_span(e, e->wave_split), "makes waves 0..%lld", (long long)e->waves);
 }

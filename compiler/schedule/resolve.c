@@ -78,7 +78,14 @@ static void resolve_task(struct elaboration *e, uint32_t number, uint32_t task)
         return;
     }
     check_engines(e, item, task, stream, binding);
-    *APPEND(e, units, unit_count, unit_capacity) = (struct issue){number, task, (uint32_t)item->cell, stream};
+    int64_t first = item->at.piece, end = first + 1;
+    if (first == ALL_PIECES) {
+        first = 0;
+        end = e->stages[item->stage].pieces;
+    }
+    for (int64_t piece = first; piece < end; piece++)
+        *APPEND(e, units, unit_count, unit_capacity) =
+            (struct issue){number, task, (uint32_t)item->at.layer, (uint32_t)item->at.part, (uint32_t)piece, stream};
 }
 
 /// Two sides that end on one stream never overlap. Phases are judged together: a stage whose parts lie on several
@@ -100,8 +107,8 @@ static void check_sides(struct elaboration *e, const struct item *left, const st
     uint32_t stream = only_stream(e, left);
     if (left->sync || right->sync || stream == NONE || stream != only_stream(e, right))
         return;
-    const char *a = instance_label(e, left->stage, left->task, left->cell);
-    const char *b = instance_label(e, right->stage, right->task, right->cell);
+    const char *a = instance_label(e, left->stage, left->task, left->at);
+    const char *b = instance_label(e, right->stage, right->task, right->at);
     struct diag *diag =
         elaboration_error(e, E0302, span_of(e, right->instance),
                           "`%s` and `%s` cannot overlap: both are on stream `%s`", a, b, e->streams[stream].label);

@@ -46,31 +46,38 @@ static bool check_streams(const struct ir *schedule, char *error, size_t size)
     return placed == COUNT(schedule, sched_instance) || fails(error, size, "an instance is in no stream", placed);
 }
 
-/// Every task of every layer and part, and of routed tasks every wave, exactly once.
+/// Every task of every layer, part and piece exactly once.
 static bool check_instances(const struct ir *graph, const struct ir *schedule, const struct sched_info *info,
                             char *error, size_t size)
 {
-    size_t tasks = COUNT(graph, graph_task), expected = 0;
-    size_t cells = tasks * info->layers * info->parts.count * info->waves;
-    uint32_t count = COUNT(schedule, sched_instance);
-    for (uint32_t t = 0; t < tasks; t++)
-        expected += (size_t)info->layers * info->parts.count * (ROW(graph, graph_task, t)->routed ? info->waves : 1);
-    if (count != expected)
-        return fails(error, size, "there is not one instance per task, layer, part and wave", count);
-    bool *seen = calloc(cells + 1, sizeof *seen), good = seen != NULL;
-    uint32_t i = 0;
-    for (; i < count && good; i++) {
-        const struct sched_instance *row = ROW(schedule, sched_instance, i);
-        good = row->task < tasks && row->layer < info->layers && row->part < info->parts.count &&
-               row->wave < (ROW(graph, graph_task, row->task)->routed ? info->waves : 1);
-        if (!good)
-            break;
-        bool *cell = &seen[((row->layer * tasks + row->task) * info->parts.count + row->part) * info->waves + row->wave];
-        good = !*cell;
-        *cell = true;
+    uint32_t tasks = COUNT(graph, graph_task), count = COUNT(schedule, sched_instance), parts = info->parts.count;
+    size_t cells = 0;
+    if (COUNT(schedule, sched_task) != tasks)
+        return fails(error, size, "there is not one sched_task per task", tasks);
+    size_t *first = calloc(tasks + 1, sizeof *first);
+    for (uint32_t t = 0; t < tasks && first; t++) {
+        first[t] = cells;
+        cells += (size_t)ROW(schedule, sched_task, t)->pieces * parts;
     }
+    bool *seen = calloc(cells * info->layers + 1, sizeof *seen), good = seen && first;
+    if (good && count != cells * info->layers)
+        good = fails(error, size, "there is not one instance per task, layer, part and piece", count);
+    for (uint32_t i = 0; i < count && good; i++) {
+        const struct sched_instance *row = ROW(schedule, sched_instance, i);
+        good = row->task < tasks && row->layer < info->layers && row->part < parts &&
+               row->piece < ROW(schedule, sched_task, row->task)->pieces;
+        bool *cell = good ? &seen[row->layer * cells + first[row->task] +
+                                  (size_t)row->part * ROW(schedule, sched_task, row->task)->pieces + row->piece]
+                          : NULL;
+        good = good && !*cell;
+        if (good)
+            *cell = true;
+        else
+            fails(error, size, "an instance is out of range or stands twice", i);
+    }
+    free(first);
     free(seen);
-    return good || fails(error, size, "an instance is out of range or stands twice", i);
+    return good;
 }
 
 bool schedule_check(const struct ir *graph, const struct ir *schedule, char *error, size_t size)
@@ -80,8 +87,8 @@ bool schedule_check(const struct ir *graph, const struct ir *schedule, char *err
     if (COUNT(schedule, sched_info) != 1)
         return fails(error, size, "exactly one sched_info is needed", 0);
     const struct sched_info *info = ROW(schedule, sched_info, 0);
-    if (!info->waves)
-        return fails(error, size, "there are no waves", 0);
+    if (!info->group || info->layers % info->group)
+        return fails(error, size, "the layers are no whole groups", info->layers);
     if (!check_parts(schedule, info, error, size) || !check_streams(schedule, error, size) ||
         !check_instances(graph, schedule, info, error, size))
         return false;

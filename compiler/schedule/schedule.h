@@ -9,7 +9,8 @@
 
 extern const struct ir_type schedule_ir;
 
-/// Elaborates one use of a schedule over `layers` layers of the step for token counts up to `bound`. What needs only the
+/// Elaborates one use of a schedule over `layers` layers of the step (0: as few as its own text orders together) for token
+/// counts up to `bound`. What needs only the
 /// text is diagnosed here: names, indices, engines, binds, both sides of an overlap on one stream, and that every
 /// instance is issued exactly once. False when errors were queued; `schedule` then holds no rows.
 bool elaborate(struct context *context, const struct program_text *program, const struct ir *module,

@@ -69,7 +69,11 @@ static struct region resolve(const struct stream *s, const struct plan_arg *arg,
         r.bytes = param->bytes * (param->per_expert ? ROW(ir, plan_rank, rank->number)->owned.count : 1);
     }
     if (arg->slice != NONE && r.at) {
-        r.at += first * b->row_bytes;
+        uint32_t whole = b->kind == buffer_kind_arena ? ROW(ir, plan_part, arg->slice)->within : NONE;
+        int64_t start = 0, all;
+        if (whole != NONE)
+            part_range(ROW(ir, plan_part, whole), rank->step->tokens, &start, &all);
+        r.at += (first - start) * b->row_bytes;
         r.bytes = count * b->row_bytes;
     }
     return r;

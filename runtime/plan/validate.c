@@ -115,13 +115,21 @@ static bool validate_choices(const struct check *c)
 static bool validate_part(const struct check *c, const struct plan_variant *v, uint32_t number)
 {
     const struct plan_part *p = ROW(c->ir, plan_part, number);
-    if (!in_range(p->total, 1, MOE_MAX_PARTS) || !in_range(p->end, 1, p->total) || !in_range(p->begin, 0, p->end - 1))
+    if (!in_range(p->total, 1, MOE_MAX_SHARES) || !in_range(p->end, 1, p->total) || !in_range(p->begin, 0, p->end - 1))
         return check_fail(c, "plan_part %u: %lld..%lld of %lld", number, (long long)p->begin, (long long)p->end,
                           (long long)p->total);
     int64_t most = (v->bound * (p->end - p->begin) + p->total - 1) / p->total;
     if (!in_range(p->bound, most, MOE_MAX_TOKENS))
         return check_fail(c, "plan_part %u: bound %lld for up to %lld tokens", number, (long long)p->bound,
                           (long long)most);
+    if (p->within == NONE)
+        return true;
+    if (!in_rows(v->parts, p->within))
+        return check_fail(c, "plan_part %u: lies within another variant's part", number);
+    const struct plan_part *whole = ROW(c->ir, plan_part, p->within);
+    if (whole->within != NONE || !in_range(whole->total, 1, MOE_MAX_SHARES) ||
+        p->begin * whole->total < whole->begin * p->total || p->end * whole->total > whole->end * p->total)
+        return check_fail(c, "plan_part %u: does not lie within part %u", number, p->within);
     return true;
 }
 

@@ -188,8 +188,11 @@ static bool holds_rows(const struct walk *w, uint32_t i, int64_t rows, int64_t r
         return false;
     if (b->kind == buffer_kind_input || b->kind == buffer_kind_output)
         return row_bytes <= b->row_bytes; // as many rows as the caller has tokens
-    if (a->slice != NONE)
-        return row_bytes <= b->row_bytes && extent_bytes(w, a->buffer) / most(b->row_bytes, 1) >= w->variant->bound;
+    if (a->slice != NONE) {
+        uint32_t whole = ROW(w->c->ir, plan_part, a->slice)->within;
+        int64_t behind = whole == NONE ? w->variant->bound : ROW(w->c->ir, plan_part, whole)->bound;
+        return row_bytes <= b->row_bytes && extent_bytes(w, a->buffer) / most(b->row_bytes, 1) >= behind;
+    }
     return row_bytes == 0 || extent_bytes(w, a->buffer) / row_bytes >= rows;
 }
 

@@ -12,7 +12,10 @@ enum { LEAST_COLUMNS = 16, MOST_COLUMNS = 4096, LABEL_COLUMNS = 20 };
 /// The number of an instruction's part within its variant.
 static uint32_t part_number(const struct moe_session *session, const struct plan_instr *in)
 {
-    return in->part == NONE ? 0 : in->part - session->variant->parts.first;
+    if (in->part == NONE)
+        return 0;
+    uint32_t whole = ROW(session->ir, plan_part, in->part)->within;
+    return (whole == NONE ? in->part : whole) - session->variant->parts.first;
 }
 
 static void draw_span(const struct moe_session *session, const struct span_record *r, char *line, uint32_t columns)

@@ -381,7 +381,7 @@ void small_plan(struct ir *ir, struct small *s)
     struct plan_variant v = {.name = name, .bound = s->bound, .parts = {0, s->parts}, .semaphores = 4 * s->parts};
     for (uint32_t i = 0; i < s->parts; i++) {
         b.parts[i].part = ADD(ir, plan_part);
-        *ROW(ir, plan_part, i) = (struct plan_part){i, i + 1, s->parts, part_bound(s)};
+        *ROW(ir, plan_part, i) = (struct plan_part){i, i + 1, s->parts, part_bound(s), NONE};
     }
     add_buffers(&b);
     add_exchanges(&b);

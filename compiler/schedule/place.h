@@ -1,0 +1,51 @@
+// Inside placement: the step as one list of spots, in which the order of each stream is the list's order.
+#ifndef MOECC_PLACE_H
+#define MOECC_PLACE_H
+
+#include "compiler/schedule/elaborate.h"
+
+struct spot { // an instance in the list
+    uint32_t task, part, piece, layer, stream;
+    uint32_t before, after; // neighbours in the list; 0: the list's head
+    uint32_t position;      // in the list, where `numbered`; later the row of the instance
+    node_id node;
+    bool sync, automatic;
+    bool filling; // goes where its stream would stall
+};
+
+struct placement {
+    struct elaboration *e;
+    struct ir *schedule;
+    uint32_t layers, parts;
+    struct spot *spots; // 0 is the head
+    uint32_t spot_count, spot_capacity;
+    bool numbered;
+    uint32_t *spot_of;   // by layer and cell: 0 = not placed
+    bool *after_message; // by task: waits, through any chain within the layer, for a recv
+    bool *feeds_named;   // by task: a named stage reads it, through any chain
+    uint32_t sm_stream;  // the first that uses sm; NONE: none does
+};
+
+/// Where a task's instance stands; 0: not placed yet.
+static inline uint32_t *spot_at(const struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
+{
+    return &p->spot_of[(size_t)layer * p->e->cells + cell_of(p->e, task, part, piece)];
+}
+
+static inline uint32_t pieces_of(const struct placement *p, uint32_t task)
+{
+    return (uint32_t)p->e->stages[p->e->tasks[task].stage].pieces;
+}
+
+/// Takes a spot out of the list and puts it back behind another.
+void move_spot(struct placement *p, uint32_t spot, uint32_t behind);
+
+// tables.c
+/// Writes instances, streams and edges of the list as it stands into p->schedule; positions become instance rows.
+void write_tables(struct placement *p);
+
+// fill.c
+/// Moves the filling spots to where their streams are predicted to stall.
+void fill_stalls(struct placement *p);
+
+#endif
