@@ -86,7 +86,7 @@ static const struct item *neighbour(const struct elaboration *e, uint32_t task, 
     return item;
 }
 
-static const char *cells_issued(const struct elaboration *e, const struct item *by, uint32_t task, const char *name)
+static const char *parts_issued(const struct elaboration *e, const struct item *by, uint32_t task, const char *name)
 {
     const char *list = "issues ";
     uint32_t count = 0;
@@ -107,14 +107,15 @@ static const char *cells_issued(const struct elaboration *e, const struct item *
 static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, uint32_t task, struct point at)
 {
     const struct ast_node *loop = ast_node_of(e, id), *range = ast_node_of(e, loop->slot[0]);
-    bool combine = e->tasks[task].phase == phase_send && at.part == e->parts - 1;
+    bool combine = e->tasks[task].phase == phase_send && at.part == e->parts - 1 &&
+                   at.piece == e->waves - 1;
     const struct stage_info *stage = &e->stages[e->tasks[task].stage];
     combine = combine && e->tasks[stage->first_task].phase == phase_send; // no pack: what it sends was computed
     const char *effect =
         context_printf(e->context, "`%s` is left out", instance_label(e, e->tasks[task].stage, NONE, at));
     if (combine)
         effect = context_printf(e->context, "the last %s is computed but never returned",
-                                e->wave_split ? "wave" : "microbatch");
+                                e->waves > 1 ? "wave" : "microbatch");
     diag_note(e->context, diag, "the loop runs %s in %s..%s, so %s", text_of(e->context, loop->text),
               expression_text(e->context, e->ast, range->slot[0]), expression_text(e->context, e->ast, range->slot[1]),
               effect);
@@ -129,7 +130,8 @@ static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop
     for (uint32_t i = 0; i < missing->reads.count; i++) {
         uint32_t value = ROW(e->graph, graph_use, missing->reads.first + i)->value;
         uint32_t producer = ROW(e->graph, graph_value, value)->task;
-        struct point there = {at.layer, at.part, 0};
+        bool waves = producer != NONE && e->stages[e->tasks[producer].stage].routed;
+        struct point there = {at.layer, at.part, waves ? at.piece : 0};
         const struct item *item = producer == NONE ? NULL : item_of(e, producer, there);
         if (!item || item->how != ISSUED_HERE || span_of(e, item->instance).begin < span_of(e, loop).end)
             continue;
@@ -159,12 +161,10 @@ static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64
         place = span_of(e, bound->path);
     struct diag *diag = elaboration_error(e, E0305, place, "`%s` is never issued", label);
     if (near)
-        diag_label(e->context, diag, "%s", cells_issued(e, near, task, whole ? stage->name : info->label));
+        diag_label(e->context, diag, "%s", parts_issued(e, near, task, whole ? stage->name : info->label));
     else
         diag_label(e->context, diag, bound->given ? "bound here" : "this schedule leaves it out");
-    for (uint32_t i = 0; i < e->split_count; i++)
-        if (e->splits[i].kind != SPLIT_STAGE || e->splits[i].stage == info->stage)
-            label_split(e, diag, &e->splits[i]);
+    label_splits(e, diag, info->stage);
     node_id loop = near ? loop_around(e, e->text->slot[2], place) : 0;
     if (loop) {
         explain_loop(e, diag, loop, task, at);

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "compiler/schedule/elaborate.h"
-#include "runtime/plan/limits.h"
 
 enum { STREAMS_MAX = 64 };
 

@@ -37,6 +37,7 @@ static void name_tasks(struct elaboration *e)
             stage->first_task = t;
         stage->name = name;
         stage->pieces = 1;
+        stage->routed = task->routed;
         stage->row_wise = is_row_wise(e, task);
         e->tasks[t].label = task->phase == phase_whole ? name : context_printf(e->context, "%s.%s", name, phase);
         e->tasks[t].stage = task->module_stage;
@@ -91,7 +92,8 @@ static void add_info(const struct elaboration *e, const struct mod_use *use, int
     }
     for (uint32_t t = 0; t < e->task_count; t++) {
         uint32_t row = NEW_ROW(e->context, schedule, sched_task);
-        ROW(schedule, sched_task, row)->pieces = (uint32_t)e->stages[e->tasks[t].stage].pieces;
+        const struct stage_info *stage = &e->stages[e->tasks[t].stage];
+        ROW(schedule, sched_task, row)->pieces = stage->routed ? 1 : (uint32_t)stage->pieces;
     }
     *ROW(schedule, sched_info, 0) = (struct sched_info){.name = name,
                                                         .layers = (uint32_t)e->layers,
@@ -128,6 +130,7 @@ bool elaborate(struct context *context, const struct program_text *program, cons
         .parts = 1,
         .layers = layers,
         .group = 1,
+        .waves = 1,
     };
     e.shares = context_alloc(context, 2 * sizeof *e.shares);
     e.shares[1] = 1;

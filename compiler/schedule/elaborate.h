@@ -1,9 +1,6 @@
 // Inside elaboration: the text of a schedule becomes items (instances as written, in issue order) and relations between
-// them; items become units (one task of one part and wave on one stream); units are repeated per layer and the tasks that
-// rules place are put between them.
-//
-// An instance's indices are one number here, its *cell*: part * waves + wave. Tasks that handle no routed rows have the
-// cells of wave 0 only.
+// them; items become units (one task of one part on one stream); units are repeated per layer and the tasks that rules
+// place are put between them.
 //
 //   elaborate.c   knobs, and the table of contents
 //   split.c       what is split into how many, and what an instance's indices mean
@@ -19,7 +16,7 @@
 
 #include "compiler/schedule/schedule.h"
 
-enum split_kind { SPLIT_TOKENS, SPLIT_LAYERS, SPLIT_STAGE };
+enum split_kind { SPLIT_TOKENS, SPLIT_EXPERTS, SPLIT_LAYERS, SPLIT_STAGE };
 enum { SPLITS_MAX = 8, PIECES_MAX = 256 };
 
 struct split_info { // one `split ... into count as name`, in the order of the text, which is that of indices
@@ -29,8 +26,8 @@ struct split_info { // one `split ... into count as name`, in the order of the t
     uint32_t stage; // SPLIT_STAGE: whose rows
 };
 
-/// Which instance of a stage: a layer of the group (`split layers`), a part of the tokens, a piece of the part's rows
-/// (`split STAGE`, or the pieces of a fill).
+/// Which instance of a stage: a layer of the group (`split layers`), a part of the tokens, and of the part a piece: a wave
+/// of experts where the stage handles routed rows, a run of its rows (`split STAGE`, or the pieces of a fill) elsewhere.
 struct point {
     int64_t layer, part, piece; // piece ALL_PIECES: each of them
 };
@@ -40,8 +37,9 @@ struct stage_info {
     const char *name;
     uint32_t first_task, task_count; // rows of the graph
     bool named;                      // the schedule binds or issues it, or lists it: it must issue it
+    bool routed;                     // handles routed rows: has an instance per wave of experts
     bool row_wise;                   // a row of its result needs that row of its arguments alone
-    int64_t pieces;                  // into which the rows of a part are cut: 1, or what a split or a fill says
+    int64_t pieces;                  // of a part: waves, or what a split or a fill of the stage says; 1
     node_id cut;                     // that split or fill; 0: none
 };
 
@@ -122,6 +120,7 @@ struct elaboration {
     uint32_t split_count;
     int64_t parts;
     int64_t *shares;   // [parts + 1]: part p takes [shares[p], shares[p + 1]) of shares[parts]
+    int64_t waves;     // of experts
     int64_t layers;    // of the step
     int64_t group;     // consecutive layers that the text orders together
     str_id pipelined;  // the variable of the pipelined loop; 0: none
@@ -169,8 +168,8 @@ void declare_split(struct elaboration *e, node_id id);
 const struct split_info *find_split(const struct elaboration *e, enum split_kind kind, uint32_t stage);
 /// Where the count stands: `4` of `split tokens into 4 as i`.
 struct span split_span(const struct elaboration *e, const struct split_info *split);
-/// A label at the split that makes the part of an instance: "makes microbatches 0..4".
-void label_split(struct elaboration *e, struct diag *diag, const struct split_info *split);
+/// Labels at the splits that make a stage's instances: "makes microbatches 0..4".
+void label_splits(struct elaboration *e, struct diag *diag, uint32_t stage);
 /// What the indices of an INSTANCE of that stage name. False: an error, or it vanishes (outside a pipelined loop's range,
 /// or a layer that this step lacks).
 bool instance_point(struct elaboration *e, node_id id, uint32_t stage, struct point *at);

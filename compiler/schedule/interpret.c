@@ -110,10 +110,7 @@ static void instance_offset(struct elaboration *e, const struct ast_node *loop, 
     if (!moving || moving != odd) {
         struct diag *diag = elaboration_error(e, E0309, span_of(e, odd),
                                               "an index in `pipelined` is `%s`, plus or minus a constant", name);
-        diag_label(e->context, diag, !moving && still ? "does not depend on `%s`"
-                                     : moving > 1     ? "a second one that moves with `%s`"
-                                                      : "does not move with `%s`",
-                   name);
+        diag_label(e->context, diag, at_one == at_zero ? "does not depend on `%s`" : "does not move with `%s`", name);
         diag_help(e->context, diag, "issue it outside the loop, or use `for`");
         return;
     }
@@ -160,8 +157,6 @@ static bool pipelined_offsets(struct elaboration *e, const struct ast_node *loop
 static void run_turn(struct elaboration *e, const struct ast_node *loop, int64_t i)
 {
     uint32_t names = e->name_count;
-    if (loop->flag)
-        e->loop = names;
     if (push_name(e, loop->text, i, loop->name_span))
         interpret_block(e, loop->slot[1]);
     e->name_count = names;

@@ -124,43 +124,60 @@ static bool reads_value(const struct ir *graph, uint32_t task, uint32_t value)
     return false;
 }
 
-/// The first (or last) placed piece of a task's instance for a part.
-static uint32_t extreme_piece(struct placement *p, uint32_t layer, uint32_t task, uint32_t part, bool later)
+struct rows pieces_read(const struct placement *p, uint32_t reader, uint32_t piece, uint32_t producer)
 {
-    uint32_t found = 0;
-    for (uint32_t piece = 0; piece < pieces_of(p, task); piece++)
-        found = choose(p, found, *spot_at(p, layer, task, part, piece), later);
-    return found;
+    const struct task_info *from = &p->e->tasks[producer], *to = &p->e->tasks[reader];
+    if (!p->e->stages[from->stage].routed)
+        return (struct rows){0, pieces_of(p, producer)};
+    if (!p->e->stages[to->stage].routed)
+        return (struct rows){pieces_of(p, producer) - 1, 1};
+    if (from->phase == phase_recv && from->stage != to->stage)
+        return (struct rows){0, piece + 1};
+    return (struct rows){piece, 1};
+}
+
+/// The first placed instance of `task`, for a part, that reads what a piece of `producer` wrote.
+static uint32_t first_reading(struct placement *p, uint32_t layer, uint32_t task, uint32_t producer, uint32_t part,
+                              uint32_t piece)
+{
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < pieces_of(p, task); i++) {
+        struct rows read = pieces_read(p, task, i, producer);
+        if (piece >= read.first && piece - read.first < read.count)
+            first = choose(p, first, *spot_at(p, layer, task, part, i), false);
+    }
+    return first;
 }
 
 /// The first placed reader of what a task writes, in this layer or, for the layer's output, in the next.
-static uint32_t first_reader(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
+static uint32_t first_reader(struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
 {
     const struct ir *graph = p->e->graph;
     const struct graph_info *info = ROW(graph, graph_info, 0);
     const struct graph_task *row = ROW(graph, graph_task, task);
-    bool last = (cell + 1) % p->waves == 0;
-    uint32_t first = is_chained(p, task) && !last ? spot_at(p, layer, task, cell + 1) : 0;
+    bool next = is_chained(p, task) && piece + 1 < pieces_of(p, task);
+    uint32_t first = next ? *spot_at(p, layer, task, part, piece + 1) : 0;
     for (uint32_t w = 0; w < row->writes.count; w++) {
         uint32_t value = ROW(graph, graph_use, row->writes.first + w)->value;
         for (uint32_t t = 0; t < p->e->task_count; t++) {
             if (reads_value(graph, t, value))
-                first = choose(p, first, extreme_piece(p, layer, t, part, false), false);
+                first = choose(p, first, first_reading(p, layer, t, task, part, piece), false);
             if (value == info->output && layer + 1 < p->layers && reads_value(graph, t, info->input))
-                first = choose(p, first, extreme_piece(p, layer + 1, t, part, false), false);
+                first = choose(p, first, first_reading(p, layer + 1, t, task, part, piece), false);
         }
     }
     return first;
 }
 
-static uint32_t last_producer(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
+static uint32_t last_producer(struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
 {
     const struct graph_task *row = ROW(p->e->graph, graph_task, task);
-    uint32_t last = is_chained(p, task) && cell % p->waves ? spot_at(p, layer, task, cell - 1) : 0;
+    uint32_t last = is_chained(p, task) && piece ? *spot_at(p, layer, task, part, piece - 1) : 0;
     for (uint32_t r = 0; r < row->reads.count; r++) {
         uint32_t producer = producer_of(p, row, r);
-        if (producer != NONE)
-            last = choose(p, last, extreme_piece(p, layer, producer, part, true), true);
+        struct rows read = producer == NONE ? (struct rows){0, 0} : pieces_read(p, task, piece, producer);
+        for (uint32_t i = 0; i < read.count; i++)
+            last = choose(p, last, *spot_at(p, layer, producer, part, read.first + i), true);
     }
     return last;
 }
@@ -178,14 +195,22 @@ static uint32_t stream_near(const struct placement *p, uint32_t spot, uint32_t t
     return p->sm_stream;
 }
 
-/// An automatic task's text: the instance of its stage, where there is one.
-static struct spot automatic_spot(const struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
+static uint32_t unit_at(const struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
 {
-    struct spot spot = {.task = task, .part = part, .layer = layer, .automatic = true, .node = p->e->source->node};
     const struct elaboration *e = p->e;
+    return e->unit_of[(size_t)(layer % e->group) * e->cells + cell_of(e, task, part, piece)];
+}
+
+/// An automatic task's text: the instance of its stage, where there is one.
+static struct spot automatic_spot(const struct placement *p, uint32_t layer, uint32_t task, uint32_t part,
+                                  uint32_t piece)
+{
+    const struct elaboration *e = p->e;
+    struct spot spot = {
+        .task = task, .part = part, .piece = piece, .layer = layer, .automatic = true, .node = e->source->node};
     const struct stage_info *stage = &e->stages[e->tasks[task].stage];
     for (uint32_t t = stage->first_task; t < stage->first_task + stage->task_count; t++) {
-        uint32_t unit = e->unit_of[(size_t)(layer % e->group) * e->cells + cell_of(e, t, part, 0)];
+        uint32_t unit = unit_at(p, layer, t, part, piece);
         if (unit != NONE)
             spot.node = e->items[e->units[unit].item].instance;
     }
@@ -193,58 +218,54 @@ static struct spot automatic_spot(const struct placement *p, uint32_t layer, uin
 }
 
 /// A `pack` goes right after its producer, where that has its place already.
-static void place_early(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
+static void place_early(struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
 {
-    uint32_t producer = last_producer(p, layer, task, cell);
+    uint32_t producer = last_producer(p, layer, task, part, piece);
     if (!producer)
         return;
-    struct spot spot = automatic_spot(p, layer, task, cell);
+    struct spot spot = automatic_spot(p, layer, task, part, piece);
     spot.stream = stream_near(p, producer, task);
     insert_after(p, producer, spot);
 }
 
 /// Before the part's first task on the stream of `sm` that waits for a message: that is where it would stall.
-static uint32_t first_stall(struct placement *p, uint32_t layer, uint32_t cell)
+static uint32_t first_stall(struct placement *p, uint32_t layer, uint32_t part)
 {
-    uint32_t first = 0, part = cell - cell % p->waves;
-    for (uint32_t t = 0; t < p->e->task_count; t++) {
-        uint32_t spot = extreme_piece(p, layer, t, part, false);
-        if (spot && p->after_message[t] && p->spots[spot].stream == p->sm_stream)
-            first = choose(p, first, spot, false);
-    }
+    uint32_t first = 0;
+    for (uint32_t t = 0; t < p->e->task_count; t++)
+        for (uint32_t piece = 0; piece < pieces_of(p, t) && p->after_message[t]; piece++) {
+            uint32_t spot = *spot_at(p, layer, t, part, piece);
+            if (spot && p->spots[spot].stream == p->sm_stream)
+                first = choose(p, first, spot, false);
+        }
     return first;
 }
 
-static void place_late(struct placement *p, uint32_t layer, uint32_t task, uint32_t cell)
+static void place_late(struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
 {
     bool unnamed = !p->e->stages[p->e->tasks[task].stage].named;
-    uint32_t where = first_reader(p, layer, task, cell);
-    struct spot spot = automatic_spot(p, layer, task, cell);
+    uint32_t where = first_reader(p, layer, task, part, piece);
+    struct spot spot = automatic_spot(p, layer, task, part, piece);
     spot.stream = unnamed ? p->sm_stream : stream_near(p, where, task);
     if (!where && !unnamed)
-        spot.stream = stream_near(p, last_producer(p, layer, task, cell), task);
+        spot.stream = stream_near(p, last_producer(p, layer, task, part, piece), task);
     if (unnamed && !p->after_message[task] && !p->feeds_named[task])
-        where = choose(p, where, first_stall(p, layer, cell), false);
+        where = choose(p, where, first_stall(p, layer, part), false);
     insert_before(p, where, spot);
 }
 
-/// Just before its first reader, wherever in the step that is; what fills stalls begins there too.
-static void place_issued(struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
+/// What the text issues goes just before its first reader, wherever in the step that is; what fills stalls begins there
+/// too. What the text leaves to rules goes by rule.
+static void place_unplaced(struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
 {
-    const struct elaboration *e = p->e;
-    for (uint32_t piece = 0; piece < pieces_of(p, task); piece++) {
-        uint32_t unit = e->unit_of[(size_t)(layer % e->group) * e->cells + cell_of(e, task, part, piece)];
-        if (unit == NONE || e->items[e->units[unit].item].how == ISSUED_HERE)
-            continue;
-        struct spot spot = unit_spot(p, &e->units[unit], layer - layer % (uint32_t)e->group);
-        insert_before(p, first_reader(p, layer, task, part), spot);
-    }
-}
-
-static bool is_issued(const struct placement *p, uint32_t layer, uint32_t task, uint32_t part)
-{
-    const struct elaboration *e = p->e;
-    return e->unit_of[(size_t)(layer % e->group) * e->cells + cell_of(e, task, part, 0)] != NONE;
+    uint32_t unit = unit_at(p, layer, task, part, piece);
+    if (*spot_at(p, layer, task, part, piece))
+        return;
+    if (unit == NONE)
+        place_late(p, layer, task, part, piece);
+    else
+        insert_before(p, first_reader(p, layer, task, part, piece),
+                      unit_spot(p, &p->e->units[unit], layer - layer % (uint32_t)p->e->group));
 }
 
 static void place_automatic(struct placement *p)
@@ -252,16 +273,17 @@ static void place_automatic(struct placement *p)
     uint32_t tasks = p->e->task_count;
     for (uint32_t layer = 0; layer < p->layers; layer++)
         for (uint32_t t = 0; t < tasks; t++)
-            for (uint32_t part = 0; part < p->parts && p->e->tasks[t].phase == phase_pack; part++)
-                if (!is_issued(p, layer, t, part))
-                    place_early(p, layer, t, part);
+            for (uint32_t i = 0; i < p->parts * pieces_of(p, t) && p->e->tasks[t].phase == phase_pack; i++) {
+                uint32_t part = i / pieces_of(p, t), piece = i % pieces_of(p, t);
+                if (unit_at(p, layer, t, part, piece) == NONE)
+                    place_early(p, layer, t, part, piece);
+            }
     for (uint32_t layer = p->layers; layer-- > 0;)
         for (uint32_t t = tasks; t-- > 0;)
-            for (uint32_t part = 0; part < p->parts; part++) {
-                if (is_issued(p, layer, t, part))
-                    place_issued(p, layer, t, part);
-                else if (!*spot_at(p, layer, t, part, 0))
-                    place_late(p, layer, t, part);
+            for (uint32_t i = 0; i < p->parts * pieces_of(p, t); i++) {
+                uint32_t piece = i % pieces_of(p, t); // of what follows itself, the last wave finds its reader first
+                place_unplaced(p, layer, t, i / pieces_of(p, t),
+                               is_chained(p, t) ? pieces_of(p, t) - 1 - piece : piece);
             }
 }
 
@@ -292,12 +314,10 @@ void place(struct elaboration *e, struct ir *schedule)
         const struct split_info *split = find_split(e, SPLIT_TOKENS, NONE);
         struct span span = split ? split_span(e, split) : e->text->name_span;
         struct diag *diag = elaboration_error(e, E0206, span, "the step has more than %d instances", INSTANCES_MAX);
-        diag_label(e->context, diag, "%lld parts of %u layers", (long long)cell_count(e), layers);
+        diag_label(e->context, diag, "%lld parts of %u layers", (long long)e->parts, layers);
         return;
     }
-    struct placement p = {.e = e, .schedule = schedule, .layers = layers};
-    p.cells = (uint32_t)cell_count(e);
-    p.waves = (uint32_t)e->waves;
+    struct placement p = {.e = e, .schedule = schedule, .layers = layers, .parts = (uint32_t)e->parts};
     p.spots = context_grow(e->context, NULL, &p.spot_capacity, 64, sizeof *p.spots);
     p.spots[0] = (struct spot){.sync = true};
     p.spot_count = 1;

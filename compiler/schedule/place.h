@@ -37,6 +37,17 @@ static inline uint32_t pieces_of(const struct placement *p, uint32_t task)
     return (uint32_t)p->e->stages[p->e->tasks[task].stage].pieces;
 }
 
+/// Waves of these follow one another: a `pack` must know which rows are there already, a `merge` adds to the sum so far.
+static inline bool is_chained(const struct placement *p, uint32_t task)
+{
+    const struct task_info *info = &p->e->tasks[task];
+    return p->e->stages[info->stage].routed && is_placed_phase(info->phase);
+}
+
+/// The pieces of `producer` that one piece of a reader waits for. Rows stay where they arrived, so an expert reads what all
+/// waves up to its own brought; what reads no waves reads after the last one. Runs of rows are waited for together.
+struct rows pieces_read(const struct placement *p, uint32_t reader, uint32_t piece, uint32_t producer);
+
 /// Takes a spot out of the list and puts it back behind another.
 void move_spot(struct placement *p, uint32_t spot, uint32_t behind);
 

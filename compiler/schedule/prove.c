@@ -127,7 +127,8 @@ static bool same_exchange(const struct proof *proof, uint32_t left, uint32_t rig
     const struct sched_instance *l = ROW(proof->schedule, sched_instance, left);
     const struct sched_instance *r = ROW(proof->schedule, sched_instance, right);
     const struct graph_task *a = ROW(proof->graph, graph_task, l->task), *b = ROW(proof->graph, graph_task, r->task);
-    return a->module_stage == b->module_stage && l->part == r->part && l->layer == r->layer && a->phase != phase_pack &&
+    return a->module_stage == b->module_stage && l->part == r->part && l->layer == r->layer &&
+           l->wave == r->wave && a->phase != phase_pack &&
            b->phase != phase_pack && a->phase != phase_merge && b->phase != phase_merge;
 }
 

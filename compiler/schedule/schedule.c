@@ -46,7 +46,12 @@ static bool check_streams(const struct ir *schedule, char *error, size_t size)
     return placed == COUNT(schedule, sched_instance) || fails(error, size, "an instance is in no stream", placed);
 }
 
-/// Every task of every layer, part and piece exactly once.
+static uint32_t waves_of(const struct ir *graph, const struct sched_info *info, uint32_t task)
+{
+    return ROW(graph, graph_task, task)->routed ? info->waves : 1;
+}
+
+/// Every task of every layer, part, wave (of routed tasks) and piece exactly once.
 static bool check_instances(const struct ir *graph, const struct ir *schedule, const struct sched_info *info,
                             char *error, size_t size)
 {
@@ -57,17 +62,20 @@ static bool check_instances(const struct ir *graph, const struct ir *schedule, c
     size_t *first = calloc(tasks + 1, sizeof *first);
     for (uint32_t t = 0; t < tasks && first; t++) {
         first[t] = cells;
-        cells += (size_t)ROW(schedule, sched_task, t)->pieces * parts;
+        cells += (size_t)ROW(schedule, sched_task, t)->pieces * parts * waves_of(graph, info, t);
     }
     bool *seen = calloc(cells * info->layers + 1, sizeof *seen), good = seen && first;
     if (good && count != cells * info->layers)
-        good = fails(error, size, "there is not one instance per task, layer, part and piece", count);
+        good = fails(error, size, "there is not one instance per task, layer, part, wave and piece", count);
     for (uint32_t i = 0; i < count && good; i++) {
         const struct sched_instance *row = ROW(schedule, sched_instance, i);
         good = row->task < tasks && row->layer < info->layers && row->part < parts &&
-               row->piece < ROW(schedule, sched_task, row->task)->pieces;
+               row->piece < ROW(schedule, sched_task, row->task)->pieces &&
+               row->wave < waves_of(graph, info, row->task);
+        size_t pieces = good ? ROW(schedule, sched_task, row->task)->pieces : 1;
+        size_t waves = good ? waves_of(graph, info, row->task) : 1;
         bool *cell = good ? &seen[row->layer * cells + first[row->task] +
-                                  (size_t)row->part * ROW(schedule, sched_task, row->task)->pieces + row->piece]
+                                  (row->part * waves + row->wave) * pieces + row->piece]
                           : NULL;
         good = good && !*cell;
         if (good)

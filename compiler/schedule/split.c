@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compiler/schedule/elaborate.h"
+#include "runtime/plan/limits.h"
 
 enum { PARTS_MAX = 4096, GROUP_MAX = 64, SHARES_MAX = 4096 };
 
@@ -19,13 +20,24 @@ struct span split_span(const struct elaboration *e, const struct split_info *spl
     return ast_node_of(e, ast_node_of(e, split->node)->slot[1])->span;
 }
 
-void label_split(struct elaboration *e, struct diag *diag, const struct split_info *split)
+/// Does the split give the stage an index?
+static bool concerns(const struct elaboration *e, const struct split_info *split, uint32_t stage)
 {
-    static const char *const makes[] = {
-        [SPLIT_TOKENS] = "microbatches", [SPLIT_LAYERS] = "layers", [SPLIT_STAGE] = "chunks"};
-    if (split)
-        diag_label_at(e->context, diag, split_span(e, split), "makes %s 0..%lld", makes[split->kind],
-                      (long long)split->count);
+    if (split->kind == SPLIT_EXPERTS)
+        return e->stages[stage].routed;
+    return split->kind != SPLIT_STAGE || split->stage == stage;
+}
+
+void label_splits(struct elaboration *e, struct diag *diag, uint32_t stage)
+{
+    static const char *const makes[] = {[SPLIT_TOKENS] = "microbatches",
+                                        [SPLIT_EXPERTS] = "waves",
+                                        [SPLIT_LAYERS] = "layers",
+                                        [SPLIT_STAGE] = "chunks"};
+    for (uint32_t i = 0; i < e->split_count; i++)
+        if (concerns(e, &e->splits[i], stage))
+            diag_label_at(e->context, diag, split_span(e, &e->splits[i]), "makes %s 0..%lld",
+                          makes[e->splits[i].kind], (long long)e->splits[i].count);
 }
 
 // ---- declarations -------------------------------------------------------------------------------------------------------
@@ -38,11 +50,9 @@ static bool split_what(struct elaboration *e, const struct ast_node *split, stru
         info->kind = SPLIT_TOKENS;
     else if (strcmp(what, "layers") == 0)
         info->kind = SPLIT_LAYERS;
-    else if (strcmp(what, "experts") == 0) {
-        struct diag *diag = elaboration_error(e, E0901, split->span, "`split experts` is not built yet");
-        diag_help(e->context, diag, "split the tokens, the layers or the rows of a stage");
-        return false;
-    } else {
+    else if (strcmp(what, "experts") == 0)
+        info->kind = SPLIT_EXPERTS;
+    else {
         info->kind = SPLIT_STAGE;
         return find_stage(e, split->slot[0], &info->stage, &task);
     }
@@ -51,7 +61,8 @@ static bool split_what(struct elaboration *e, const struct ast_node *split, stru
 
 static bool split_once(struct elaboration *e, node_id id, const struct split_info *info)
 {
-    static const char *const whats[] = {[SPLIT_TOKENS] = "tokens are", [SPLIT_LAYERS] = "layers are"};
+    static const char *const whats[] = {
+        [SPLIT_TOKENS] = "tokens are", [SPLIT_EXPERTS] = "experts are", [SPLIT_LAYERS] = "layers are"};
     const struct split_info *before = find_split(e, info->kind, info->stage);
     if (before) {
         const char *what = info->kind == SPLIT_STAGE
@@ -75,18 +86,20 @@ static bool split_once(struct elaboration *e, node_id id, const struct split_inf
 static bool split_count(struct elaboration *e, const struct ast_node *split, struct split_info *info)
 {
     static const struct {
-        const char *what;
+        const char *what, *into;
         int64_t most;
-    } limits[] = {[SPLIT_TOKENS] = {"tokens", PARTS_MAX}, [SPLIT_LAYERS] = {"layers", GROUP_MAX},
-                  [SPLIT_STAGE] = {"a stage's rows", PIECES_MAX}};
+    } limits[] = {[SPLIT_TOKENS] = {"tokens", "parts", PARTS_MAX},
+                  [SPLIT_EXPERTS] = {"experts", "waves", MOE_MAX_WAVES},
+                  [SPLIT_LAYERS] = {"layers", "groups", GROUP_MAX},
+                  [SPLIT_STAGE] = {"a stage's rows", "chunks", PIECES_MAX}};
     if (!evaluate_here(e, split->slot[1], &info->count))
         return false;
     if (info->count >= 1 && info->count <= limits[info->kind].most)
         return true;
     struct diag *diag = elaboration_error(e, E0206, ast_node_of(e, split->slot[1])->span,
-                                          "%s cannot be split into %lld parts", limits[info->kind].what,
-                                          (long long)info->count);
-    diag_label(e->context, diag, "from 1 to %lld", (long long)limits[info->kind].most);
+                                          "%s cannot be split into %lld %s", limits[info->kind].what,
+                                          (long long)info->count, limits[info->kind].into);
+    diag_help(e->context, diag, "from 1 to %lld are possible", (long long)limits[info->kind].most);
     return false;
 }
 
@@ -164,6 +177,16 @@ static bool split_layers(struct elaboration *e, const struct split_info *info)
     return false;
 }
 
+static void split_experts(struct elaboration *e, node_id id, const struct split_info *info)
+{
+    e->waves = info->count;
+    for (uint32_t s = 0; s < e->stage_count; s++)
+        if (e->stages[s].routed) {
+            e->stages[s].pieces = info->count;
+            e->stages[s].cut = id;
+        }
+}
+
 static bool may_cut(struct elaboration *e, struct span span, uint32_t stage)
 {
     if (e->stages[stage].row_wise)
@@ -193,6 +216,8 @@ void declare_split(struct elaboration *e, node_id id)
         return;
     if (info.kind == SPLIT_LAYERS && !split_layers(e, &info))
         return;
+    if (info.kind == SPLIT_EXPERTS)
+        split_experts(e, id, &info);
     if (info.kind == SPLIT_STAGE) {
         if (!may_cut(e, split->span, info.stage))
             return;
@@ -242,16 +267,11 @@ bool cut_stage(struct elaboration *e, node_id fill, node_id record, uint32_t sta
 
 // ---- indices ------------------------------------------------------------------------------------------------------------
 
-static bool concerns(const struct split_info *split, uint32_t stage)
-{
-    return split->kind != SPLIT_STAGE || split->stage == stage;
-}
-
 static uint32_t index_count(const struct elaboration *e, uint32_t stage)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < e->split_count; i++)
-        count += concerns(&e->splits[i], stage);
+        count += concerns(e, &e->splits[i], stage);
     return count;
 }
 
@@ -259,7 +279,7 @@ static const char *index_names(const struct elaboration *e, uint32_t stage)
 {
     const char *list = "";
     for (uint32_t i = 0; i < e->split_count; i++)
-        if (concerns(&e->splits[i], stage))
+        if (concerns(e, &e->splits[i], stage))
             list = context_printf(e->context, "%s%s%s", list, *list ? ", " : "",
                                   text_of(e->context, ast_node_of(e, e->splits[i].node)->text));
     return list;
@@ -273,33 +293,33 @@ static bool wrong_count(struct elaboration *e, const struct ast_node *instance, 
     const char *text = context_printf(e->context, "%.*s", (int)(span->end - span->begin),
                                       e->context->files[span->file].text + span->begin);
     if (!wanted) {
-        struct diag *diag =
-            elaboration_error(e, E0307, instance->span, "`%s` has an index, but nothing is split", text);
+        const char *why = e->waves > 1 ? "it handles no routed rows, so waves of experts do not split it"
+                                       : "nothing is split";
+        struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` has an index, but %s", text, why);
         diag_help(e->context, diag, "write `%s`, or split the tokens: `split tokens into n as i;`", text);
         return false;
     }
     struct diag *diag = wanted == 1
                             ? elaboration_error(e, E0307, instance->span, "`%s` needs one index", text)
                             : elaboration_error(e, E0307, instance->span, "`%s` needs %u indices", text, wanted);
-    for (uint32_t i = 0; i < e->split_count; i++)
-        if (concerns(&e->splits[i], stage))
-            label_split(e, diag, &e->splits[i]);
+    label_splits(e, diag, stage);
     diag_help(e->context, diag, "write `%s[%s]`", text, index_names(e, stage));
     return false;
 }
 
-static bool out_of_range(struct elaboration *e, const struct ast_node *instance, const struct split_info *split,
-                         int64_t value, bool only)
+static bool out_of_range(struct elaboration *e, const struct ast_node *instance, uint32_t stage)
 {
     const char *text = text_of(e->context, ast_node_of(e, ast_node_of(e, instance->slot[0])->slot[0])->text);
-    struct diag *diag;
-    if (only)
-        diag = elaboration_error(e, E0307, instance->span, "`%s[%lld]` does not exist", text, (long long)value);
-    else
-        diag = elaboration_error(e, E0307, instance->span, "`%s` has no %s %lld", text,
-                                 text_of(e->context, ast_node_of(e, split->node)->text), (long long)value);
+    const char *list = "";
+    int64_t value;
+    EACH_NODE(e->ast, index, instance->slot[1])
+    {
+        if (evaluate_here(e, index, &value))
+            list = context_printf(e->context, "%s%s%lld", list, *list ? "," : "", (long long)value);
+    }
+    struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s[%s]` does not exist", text, list);
     diag_label(e->context, diag, "index out of range");
-    label_split(e, diag, split);
+    label_splits(e, diag, stage);
     return false;
 }
 
@@ -330,14 +350,14 @@ bool instance_point(struct elaboration *e, node_id id, uint32_t stage, struct po
     for (uint32_t i = 0; i < e->split_count; i++) {
         const struct split_info *split = &e->splits[i];
         int64_t value;
-        if (!concerns(split, stage))
+        if (!concerns(e, split, stage))
             continue;
         if (!evaluate_here(e, index, &value))
             return false;
         if (vanishes(e, index, value))
             return false;
         if (value < 0 || value >= split->count)
-            return out_of_range(e, instance, split, value, wanted == 1);
+            return out_of_range(e, instance, stage);
         *(split->kind == SPLIT_TOKENS ? &at->part : split->kind == SPLIT_LAYERS ? &at->layer : &at->piece) = value;
         here = here && (split->kind != SPLIT_LAYERS || value < e->group);
         index = ast_node_of(e, index)->next;
@@ -352,7 +372,7 @@ const char *index_text(const struct elaboration *e, uint32_t stage, struct point
     const char *list = "";
     for (uint32_t i = 0; i < e->split_count; i++) {
         const struct split_info *split = &e->splits[i];
-        if (!concerns(split, stage))
+        if (!concerns(e, split, stage))
             continue;
         int64_t value = split->kind == SPLIT_TOKENS   ? at.part
                         : split->kind == SPLIT_LAYERS ? at.layer

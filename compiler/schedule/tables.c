@@ -15,11 +15,24 @@ static uint32_t instance_at(const struct placement *p, uint32_t layer, uint32_t 
     return p->spots[*spot_at(p, layer, task, part, piece)].position;
 }
 
+/// The wave before, where waves follow one another.
+static void add_chain_edge(const struct placement *p, const struct spot *spot, const struct graph_task *task)
+{
+    const struct ir *graph = p->e->graph;
+    if (!is_chained(p, spot->task) || spot->piece == 0)
+        return;
+    uint32_t value = ROW(graph, graph_use, task->writes.first)->value;
+    str_id name = ir_str(p->schedule, ir_text(graph, ROW(graph, graph_value, value)->name));
+    add_edge(p, instance_at(p, spot->layer, spot->task, spot->part, spot->piece - 1), spot->position, edge_data, name,
+             0);
+}
+
 static void add_data_edges(const struct placement *p, const struct spot *spot)
 {
     const struct ir *graph = p->e->graph;
     const struct graph_info *info = ROW(graph, graph_info, 0);
     const struct graph_task *task = ROW(graph, graph_task, spot->task);
+    add_chain_edge(p, spot, task);
     for (uint32_t r = 0; r < task->reads.count; r++) {
         uint32_t value = ROW(graph, graph_use, task->reads.first + r)->value, layer = spot->layer;
         if (value == info->input) {
@@ -32,8 +45,9 @@ static void add_data_edges(const struct placement *p, const struct spot *spot)
         if (row->task == NONE)
             continue;
         str_id name = ir_str(p->schedule, ir_text(graph, row->name));
-        for (uint32_t piece = 0; piece < pieces_of(p, row->task); piece++)
-            add_edge(p, instance_at(p, layer, row->task, spot->part, piece), spot->position,
+        struct rows pieces = pieces_read(p, spot->task, spot->piece, row->task);
+        for (uint32_t i = 0; i < pieces.count; i++)
+            add_edge(p, instance_at(p, layer, row->task, spot->part, pieces.first + i), spot->position,
                      row->remote ? edge_message : edge_data, name, 0);
     }
 }
@@ -168,13 +182,15 @@ static void add_instances(struct placement *p)
         if (spot->sync)
             continue;
         const struct task_info *task = &p->e->tasks[spot->task];
+        const struct stage_info *stage = &p->e->stages[task->stage];
         struct point at = {spot->layer % p->e->group, spot->part, spot->piece};
         str_id label = ir_str(p->schedule, instance_label(p->e, task->stage, spot->task, at));
         uint32_t row = NEW_ROW(p->e->context, p->schedule, sched_instance);
         *ROW(p->schedule, sched_instance, row) = (struct sched_instance){.task = spot->task,
                                                                          .layer = spot->layer,
                                                                          .part = spot->part,
-                                                                         .piece = spot->piece,
+                                                                         .wave = stage->routed ? spot->piece : 0,
+                                                                         .piece = stage->routed ? 0 : spot->piece,
                                                                          .label = label,
                                                                          .stream = spot->stream,
                                                                          .automatic = spot->automatic,
