@@ -3,7 +3,7 @@
 
 #include "compiler/schedule/elaborate.h"
 
-/// An expert on plain rows, or `add`: operators of which a row of the result needs that row of the arguments alone, and
+/// An expert on plain rows, its gate, or `add`: operators of which a row of the result needs that row of the arguments alone, and
 /// whose kernels take a range of rows.
 static bool is_row_wise(const struct elaboration *e, const struct graph_task *task)
 {
@@ -12,7 +12,7 @@ static bool is_row_wise(const struct elaboration *e, const struct graph_task *ta
     if (stage->op == NONE || task->phase != phase_whole)
         return false;
     const char *kernel = ir_text(e->module, ROW(e->module, mod_op, stage->op)->kernel);
-    if (strcmp(kernel, "grouped_mlp") != 0 && strcmp(kernel, "add") != 0)
+    if (strcmp(kernel, "grouped_mlp") != 0 && strcmp(kernel, "add") != 0 && strcmp(kernel, "gate") != 0)
         return false;
     for (uint32_t i = 0; i < task->reads.count; i++)
         if (ROW(e->graph, graph_value, ROW(e->graph, graph_use, task->reads.first + i)->value)->kind !=
