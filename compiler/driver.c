@@ -8,6 +8,7 @@
 #include "compiler/codegen/cpu/cpu.h"
 #include "compiler/driver.h"
 #include "compiler/lower/program.h"
+#include "compiler/simulate/simulate.h"
 
 const char *const driver_stages[] = {"tokens", "ast", "module", "graph", "schedule", "program", "llvm", "plan", NULL};
 
@@ -18,6 +19,7 @@ struct compilation {
     struct program_text text;
     struct ir module, plan;
     uint32_t pipeline;
+    uint32_t missed;            // budgets
     struct timespec pass_start;
 };
 
@@ -165,6 +167,51 @@ static bool check_own_schedules(struct compilation *c)
     return fine;
 }
 
+// What the variant needs on the rank that needs most, weights left out.
+static double arena_of(const struct ir *plan, uint32_t variant)
+{
+    struct rows programs = ROW(plan, plan_variant, variant)->programs;
+    int64_t most = 0;
+    for (uint32_t i = 0; i < programs.count; i++) {
+        int64_t bytes = ROW(plan, plan_program, programs.first + i)->arena_bytes;
+        most = bytes > most ? bytes : most;
+    }
+    return (double)most;
+}
+
+// The fewest tokens at which a use is the one that runs.
+static int64_t first_tokens_of_use(const struct compilation *c, const struct mod_pipeline *pipeline, uint32_t use)
+{
+    for (uint32_t i = 0; i < pipeline->choices.count; i++) {
+        const struct mod_choice *choice = ROW(&c->module, mod_choice, pipeline->choices.first + i);
+        if (choice->use == use)
+            return choice->first_tokens;
+    }
+    return 0;
+}
+
+// A lowered schedule against its budgets, and, where asked for, its predicted timeline.
+static bool simulate_use(struct compilation *c, const struct ir *graph, uint32_t use, struct ir *schedule, uint32_t variant)
+{
+    struct context *context = c->context;
+    const struct mod_pipeline *pipeline = ROW(&c->module, mod_pipeline, c->pipeline);
+    struct figures figures = {.peak_memory = arena_of(&c->plan, variant)};
+    uint32_t errors = context->error_count;
+    struct prediction *p = predict(context, &c->text, &c->module, c->pipeline, graph, schedule);
+    figures.prediction = p;
+    figures.serial = predict_serial(p);
+    bool at_bound = bound_of_use(c, pipeline, use) == ROW(&c->module, mod_layer, pipeline->layer)->tokens_bound;
+    c->missed += check_budgets(context, &c->text, &c->module, c->pipeline, use, at_bound, &figures);
+    int64_t first = first_tokens_of_use(c, pipeline, use);
+    if (c->options->simulate && c->options->json)
+        print_prediction_json(context, &figures, first, c->options->out);
+    else if (c->options->simulate)
+        print_prediction(context, &figures, first, c->options->out);
+    if (c->options->trace && at_bound && !write_prediction_trace(&figures, c->options->trace))
+        fatal(context, EXIT_SYSTEM, "cannot write %s: %s", c->options->trace, strerror(errno));
+    return context->error_count == errors;
+}
+
 // Every schedule that the pipeline uses: elaborated, proven, lowered into the plan. An executable of several layers gets
 // each once more for a layer alone (`single`).
 static bool lower_uses(struct compilation *c, const struct ir *graph, bool single)
@@ -186,7 +233,7 @@ static bool lower_uses(struct compilation *c, const struct ir *graph, bool singl
             ir_print(&schedule, c->options->out);
         } else if (runs) {
             variant[u] = lower_schedule(context, &c->text, &c->module, c->pipeline, graph, &schedule, &c->plan);
-            fine = variant[u] != NONE && fine;
+            fine = variant[u] != NONE && (single || simulate_use(c, graph, use, &schedule, variant[u])) && fine;
         }
         ir_free(&schedule);
         pass_done(c, "schedule");
@@ -309,5 +356,7 @@ enum exit_code compile(struct context *context, const struct driver_options *opt
     ir_free(&c.module);
     ir_free(&c.plan);
     result->seconds = seconds_since(&start);
-    return context->error_count ? EXIT_INPUT : EXIT_FINE;
+    if (!context->error_count)
+        return EXIT_FINE;
+    return context->error_count == c.missed ? EXIT_BUDGET : EXIT_INPUT;
 }

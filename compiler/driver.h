@@ -10,6 +10,8 @@ struct driver_options {
     const char *cpu_level;      // NULL: this machine's best
     const char *emit;           // stop after this stage and print it to `out`; NULL: go on
     bool check_only;            // stop after the proof of the lowered programs: no native code
+    bool simulate, json;        // `moecc simulate`: print each schedule's prediction to `out`
+    const char *trace;          // and write that of the schedule at the bound here; NULL: nowhere
     bool time_passes;           // a line a pass on stderr
     FILE *out;
 };

@@ -77,6 +77,8 @@ static void set_output(struct command_line *l, const char *v) { l->output = v; }
 static void set_times(struct command_line *l, const char *v) { (void)v, l->driver.time_passes = true; }
 static void set_check(struct command_line *l, const char *v) { (void)v, l->check_format = true; }
 static void set_library(struct command_line *l, const char *v) { (void)v, l->library = true; }
+static void set_trace(struct command_line *l, const char *v) { l->driver.trace = v; }
+static void set_json(struct command_line *l, const char *v) { (void)v, l->driver.json = true; }
 static void set_quiet(struct command_line *l, const char *v) { (void)v, l->quiet = true; }
 static void set_verbose(struct command_line *l, const char *v) { (void)v, l->verbose = true; }
 
@@ -102,7 +104,7 @@ static const struct option options[] = {
     {"--emit", set_emit, true},           {"-o", set_output, true},           {"-D", set_dim, true},
     {"--diagnostics", set_diagnostics, true}, {"--color", set_color, true},   {"--time-passes", set_times, false},
     {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
-    {"-v", set_verbose, false},
+    {"-v", set_verbose, false},           {"--trace", set_trace, true},       {"--json", set_json, false},
 };
 
 static const struct option *find_option(const char *argument, const char **value)
@@ -231,6 +233,22 @@ static enum exit_code command_check(struct context *context, struct command_line
         fprintf(stderr, "%s: fine: %s%s, %u schedules proven, %u instances, %u waits, %u instructions, %.0f ms\n",
                 line->driver.file, result.pipeline ? "pipeline " : "a library", result.pipeline ? result.pipeline : "",
                 result.schedules, result.instances, result.waits, result.instructions, 1e3 * result.seconds);
+    return code;
+}
+
+static enum exit_code command_simulate(struct context *context, struct command_line *line)
+{
+    enum exit_code code = one_file(line, "simulate");
+    if (code)
+        return code;
+    line->driver.check_only = line->driver.simulate = true;
+    struct driver_result result;
+    code = compile(context, &line->driver, &result);
+    free(result.image);
+    if (!result.pipeline && code == EXIT_FINE && !line->driver.emit) {
+        fprintf(stderr, "moecc: %s has no pipeline to simulate\n", line->driver.file);
+        return EXIT_INPUT;
+    }
     return code;
 }
 
@@ -380,7 +398,7 @@ static const struct command commands[] = {
     {"fmt", "[--check] FILE...", "canonical text, in place", command_fmt, false},
     {"inspect", "PLAN|EXE", "print a plan: ranks, streams, instructions, buffers, kernels, sizes", command_inspect, false},
     {"verify", "FILE", "the proof alone, with statistics", command_check, false},
-    {"simulate", "FILE", "predicted timeline (not built yet)", NULL, false},
+    {"simulate", "FILE", "predicted timeline per schedule: text, --json, --trace T.json", command_simulate, false},
     {"tune", "FILE", "search knobs and schedules (not built yet)", NULL, false},
     {"explain", "CODE", "a page about a diagnostic (not built yet)", NULL, false},
     {"calibrate", "", "measure this machine (not built yet)", NULL, false},

@@ -132,6 +132,16 @@ void diag_note_at(struct context *context, struct diag *diag, struct span span, 
     append(context, &diag->notes, span, text);
 }
 
+void diag_lines(struct context *context, struct diag *diag, const char *lines)
+{
+    struct diag_place *last = diag->notes;
+    size_t length = strlen(lines);
+    while (last && last->next)
+        last = last->next;
+    if (last && length)
+        last->text = context_printf(context, "%s\n%.*s", last->text, (int)length - (lines[length - 1] == '\n'), lines);
+}
+
 void diag_help(struct context *context, struct diag *diag, const char *format, ...)
 {
     va_list args;

@@ -30,6 +30,8 @@ void diag_note(struct context *context, struct diag *diag, const char *format, .
 /// A note that ends in "(path:line:col)".
 void diag_note_at(struct context *context, struct diag *diag, struct span span, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/// Lines under the last note, as they are: a timeline, a table. The last newline is left out.
+void diag_lines(struct context *context, struct diag *diag, const char *lines);
 void diag_help(struct context *context, struct diag *diag, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /// A fix-it: replace `span` by `text` (insert where span is empty). Printed as a - and a + line.
 void diag_fix(struct context *context, struct diag *diag, struct span span, const char *text);

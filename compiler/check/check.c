@@ -35,42 +35,6 @@ static void add_dim(struct checker *checker, struct symbol item)
         (struct mod_dim){.name = name, .value = value.integer, .bound = node->flag, .node = item.node};
 }
 
-/// A monitor that no pipeline uses does nothing; its layer and stage must exist.
-static void check_monitor(struct checker *checker, struct symbol item)
-{
-    struct path path, owner;
-    node_id watched = node_of(checker, item.node)->slot[0];
-    if (!path_of(checker, watched, &path) || path.count < 2) {
-        struct diag *diag =
-            diag_error(checker->context, E0201, place_of(checker, watched), "a monitor watches a stage of a layer");
-        diag_label(checker->context, diag, "expected as in `moe.route`");
-        return;
-    }
-    owner = path;
-    owner.count--;
-    owner.whole.end = path.span[owner.count - 1].end;
-    struct symbol layer = resolve(checker, item.file, &owner, NODE_LAYER, false);
-    if (!layer.kind)
-        return;
-    struct names stages = {0};
-    if (layer.kind != SYMBOL_ITEM || node_of(checker, layer.node)->kind != NODE_LAYER) {
-        struct diag *diag =
-            diag_error(checker->context, E0201, owner.whole, "`%s` is not a layer", source_text(checker, owner.whole));
-        diag_label(checker->context, diag, "a layer is expected");
-        return;
-    }
-    str_id name = path.name[path.count - 1];
-    EACH_NODE(&checker->program->ast, id, node_of(checker, layer.node)->slot[2]) {
-        const struct ast_node *node = node_of(checker, id);
-        if (node->kind != NODE_STAGE)
-            continue;
-        if (node->text == name)
-            return;
-        names_add(checker, &stages, name_text(checker, node->text));
-    }
-    report_unknown(checker, "stage", name_text(checker, name), path.span[path.count - 1], &stages);
-}
-
 static void check_item(struct checker *checker, struct symbol item)
 {
     struct constant value;
@@ -161,7 +125,7 @@ static void check_all(struct checker *checker, struct program_text *program, uin
         return; // the rest would be checked as something else than was asked for
     EACH_NODE(&program->ast, id, node_of(checker, checker->root)->slot[0])
         check_item(checker, (struct symbol){.kind = SYMBOL_ITEM, .node = id, .file = checker->root_file});
-    refuse_assertions(checker, node_of(checker, checker->root)->slot[0]);
+    check_file_assertions(checker);
     if (pipeline.node)
         *row = elaborate_pipeline(checker, pipeline);
 }

@@ -232,8 +232,16 @@ bool check_schedule_names(struct checker *checker, struct symbol item);
 bool read_use(struct checker *checker, uint32_t scope_file, node_id use, struct symbol layer, struct mod_use *row);
 /// The uses of a pipeline and which of them runs for which token count; choices.c.
 bool read_uses(struct checker *checker, struct symbol pipeline, struct symbol layer, struct mod_pipeline *row);
-/// E0901 for the assertions of a list of members or statements.
-void refuse_assertions(struct checker *checker, node_id list);
+
+// ---- budgets.c, monitors.c ------------------------------------------------------------------------------------------
+
+/// The form of a budget's condition; with a scope, its limits as well.
+bool check_condition(struct checker *checker, const struct scope *scope, node_id condition);
+bool check_pipeline_budgets(struct checker *checker, struct symbol pipeline);
+/// Assertions between the items of the root file are about constants.
+void check_file_assertions(struct checker *checker);
+/// What a monitor names: its stage, what it tracks, when it alerts, what it updates. Cached by node.
+bool check_monitor(struct checker *checker, struct symbol item);
 
 // ---- overrides.c: what the command line changes, written into the AST -------------------------------------------------
 

@@ -49,6 +49,18 @@ const struct mod_device *cluster_device(const struct ir *module, const struct mo
 /// FLOP/s that a good kernel reaches there: the bf16 peak, or else the f32 peak, times derate. 0: no peak is given.
 double device_rate(const struct mod_device *device);
 
+/// One comparison of an `assert` or `expect`: a metric and its limit, whichever side the metric stands on.
+struct budget {
+    enum metric metric;
+    node_id node, named, limit; // the comparison; the metric's NAME or CALL; the expression it is compared with
+    const char *compare;        // with the metric on the left
+};
+/// False when the expression is no such comparison.
+bool read_budget(const struct context *context, const struct ast *ast, node_id comparison, struct budget *budget);
+/// The limit in the metric's unit (bytes, ns, shares and ratios as factors). False (queued) when it is of another kind.
+bool evaluate_limit(struct context *context, const struct program_text *program, uint32_t file,
+                    const struct budget *budget, const struct name_value *names, uint32_t name_count, double *value);
+
 /// Options of a stage by the op's name for them; NULL when the op has none of that name.
 const struct mod_arg *stage_arg(const struct ir *module, const struct mod_stage *stage, const char *name);
 

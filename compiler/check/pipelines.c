@@ -235,13 +235,6 @@ static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *laye
     return checker->context->error_count == before;
 }
 
-void refuse_assertions(struct checker *checker, node_id list)
-{
-    EACH_NODE(&checker->program->ast, id, list)
-        if (node_of(checker, id)->kind == NODE_ASSERT)
-            report_unbuilt(checker, statement_place(checker, id), "budgets are not evaluated yet");
-}
-
 // ---- the pipeline -------------------------------------------------------------------------------------------------------
 
 /// Experts that the layer routes to; 0: it has no router.
@@ -343,15 +336,21 @@ static bool read_parts(struct checker *checker, struct symbol item, struct mod_p
     return fine && check_place(checker, item, row) && check_repeat(checker, item, row);
 }
 
-static bool refuse_watch(struct checker *checker, struct symbol item)
+/// Monitors do not run yet: one that a pipeline names is checked, and a note says so.
+static bool read_monitor(struct checker *checker, struct symbol item)
 {
-    uint32_t before = checker->context->error_count;
     node_id members = node_of(checker, item.node)->slot[0], monitor = find_attribute(checker, members, "monitor");
     struct symbol symbol;
-    if (monitor && resolve_item(checker, item.file, node_of(checker, monitor)->slot[0], NODE_MONITOR, &symbol))
-        report_unbuilt(checker, statement_place(checker, monitor), "monitors are not built yet");
-    refuse_assertions(checker, members);
-    return checker->context->error_count == before;
+    if (!monitor)
+        return true;
+    if (!resolve_item(checker, item.file, node_of(checker, monitor)->slot[0], NODE_MONITOR, &symbol) ||
+        !check_monitor(checker, symbol))
+        return false;
+    struct diag *diag = diag_warning(checker->context, E0901, statement_place(checker, monitor),
+                                     "monitor `%s` is checked, but monitors do not run yet",
+                                     name_text(checker, node_of(checker, symbol.node)->text));
+    diag_label(checker->context, diag, "has no effect on a run");
+    return true;
 }
 
 static bool read_pipeline(struct checker *checker, struct symbol item, struct mod_pipeline *row)
@@ -367,7 +366,7 @@ static bool read_pipeline(struct checker *checker, struct symbol item, struct mo
         struct mod_layer layer_row = *ROW(checker->module, mod_layer, row->layer);
         fine = refuse_unbuilt(checker, &layer_row) && fine;
     }
-    fine = refuse_watch(checker, item) && fine;
+    fine = read_monitor(checker, item) && check_pipeline_budgets(checker, item) && fine;
     if (layer.node)
         fine = read_uses(checker, item, layer, row) && fine;
     return fine && parts;

@@ -338,6 +338,45 @@ static void check_bind(struct schedule_scope *scope, node_id id)
     check_record(scope, node->slot[2], names, 2, "`bind`");
 }
 
+/// The names in a budget: the metric's stream or instances, and what its limit is made of.
+static void check_budget_names(struct schedule_scope *scope, node_id condition)
+{
+    struct checker *checker = scope->checker;
+    const struct ast_node *node = node_of(checker, condition);
+    struct budget budget;
+    if (node->kind == NODE_PAREN) {
+        check_budget_names(scope, node->slot[0]);
+        return;
+    }
+    if (!read_budget(checker->context, &checker->program->ast, condition, &budget)) { // `and`
+        check_budget_names(scope, node->slot[0]);
+        check_budget_names(scope, node->slot[1]);
+        return;
+    }
+    check_expression(scope, budget.limit);
+    const struct ast_node *call = node_of(checker, budget.named);
+    EACH_NODE(&checker->program->ast, id, call->kind == NODE_CALL ? call->slot[1] : 0) {
+        node_id named = node_of(checker, id)->slot[0];
+        const struct ast_node *value = node_of(checker, named);
+        bool indexed = value->kind == NODE_INDEX;
+        if (indexed)
+            check_expressions(scope, value->slot[1]);
+        named = indexed ? value->slot[0] : named;
+        if (budget.metric == metric_overlap)
+            check_stage_path(scope, named);
+        if (budget.metric == metric_bubble)
+            check_stream(scope, node_of(checker, named)->text, place_of(checker, named));
+    }
+}
+
+static void check_assertion(struct schedule_scope *scope, node_id condition)
+{
+    if (check_condition(scope->checker, NULL, condition))
+        check_budget_names(scope, condition);
+    else
+        scope->fine = false;
+}
+
 static void check_statement(struct schedule_scope *scope, node_id id)
 {
     static const char *const fill_names[] = {"pieces"};
@@ -383,8 +422,7 @@ static void check_statement(struct schedule_scope *scope, node_id id)
         check_flow(scope, id);
         break;
     case NODE_ASSERT:
-        report_unbuilt(checker, statement_place(checker, id), "budgets are not evaluated yet");
-        scope->fine = false;
+        check_assertion(scope, node->slot[0]);
         break;
     default:
         break;

@@ -113,6 +113,21 @@ static void number_cells(struct elaboration *e)
     }
 }
 
+static void add_claims(const struct elaboration *e, struct ir *schedule)
+{
+    for (uint32_t i = 0; i < e->claim_count; i++) {
+        const struct claim *claim = &e->claims[i];
+        struct rows names = {COUNT(schedule, sched_name), claim->name_count};
+        for (uint32_t n = 0; n < claim->name_count; n++) {
+            str_id name = ir_str(schedule, text_of(e->context, claim->names[n].name));
+            uint32_t row = NEW_ROW(e->context, schedule, sched_name);
+            *ROW(schedule, sched_name, row) = (struct sched_name){name, claim->names[n].value};
+        }
+        uint32_t row = NEW_ROW(e->context, schedule, sched_claim);
+        *ROW(schedule, sched_claim, row) = (struct sched_claim){.file = e->file, .node = claim->node, .names = names};
+    }
+}
+
 bool elaborate(struct context *context, const struct program_text *program, const struct ir *module,
                const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound, struct ir *schedule)
 {
@@ -149,6 +164,7 @@ bool elaborate(struct context *context, const struct program_text *program, cons
     if (!e.failed) {
         add_info(&e, chosen, bound, schedule);
         place(&e, schedule);
+        add_claims(&e, schedule);
     }
     if (schedule->out_of_memory)
         fatal(context, EXIT_SYSTEM, "out of memory");

@@ -100,6 +100,12 @@ struct order_claim { // `order a before b`: what it names is looked up after eve
     node_id instance[2], node;
 };
 
+struct claim { // `assert`, `expect`, and the names where it stands
+    node_id node;
+    struct name_value *names;
+    uint32_t name_count;
+};
+
 struct elaboration {
     struct context *context;
     const struct program_text *program;
@@ -129,6 +135,8 @@ struct elaboration {
     uint32_t item_count, item_capacity;
     struct relation *relations;
     uint32_t relation_count, relation_capacity;
+    struct claim *claims;
+    uint32_t claim_count, claim_capacity;
     struct order_claim *orders;
     uint32_t order_count, order_capacity;
     struct issue *units;

@@ -269,9 +269,19 @@ static void run_fill(struct elaboration *e, node_id id)
         *APPEND(e, items, item_count, item_capacity) = item;
 }
 
+/// Budgets are evaluated after the proof, with the names that hold here.
+static void run_assertion(struct elaboration *e, node_id id)
+{
+    struct claim claim = {.node = id, .name_count = e->name_count};
+    claim.names = context_alloc(e->context, (e->name_count + 1) * sizeof *claim.names);
+    if (e->name_count)
+        memcpy(claim.names, e->names, e->name_count * sizeof *claim.names);
+    *APPEND(e, claims, claim_count, claim_capacity) = claim;
+}
+
 static void refuse(struct elaboration *e, node_id id)
 {
-    const char *what = ast_node_of(e, id)->kind == NODE_ASSERT ? "an assertion in a schedule" : "this statement";
+    const char *what = "this statement";
     elaboration_error(e, E0901, span_of(e, id), "%s is not built yet", what);
 }
 
@@ -312,6 +322,9 @@ static void run_statement(struct elaboration *e, node_id id)
         break;
     case NODE_SYNC:
         *APPEND(e, items, item_count, item_capacity) = (struct item){.sync = true, .instance = id, .stream = NONE};
+        break;
+    case NODE_ASSERT:
+        run_assertion(e, id);
         break;
     default:
         refuse(e, id);

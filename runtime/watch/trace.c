@@ -6,39 +6,22 @@
 #include <string.h>
 
 #include "runtime/watch/spans.h"
-
-static void write_text(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            fprintf(out, "\\%c", *text);
-        else if ((unsigned char)*text < 0x20)
-            fprintf(out, "\\u%04x", (unsigned)(unsigned char)*text);
-        else
-            fputc(*text, out);
-    }
-    fputc('"', out);
-}
-
-static void write_name(FILE *out, const char *what, uint32_t rank, uint32_t thread, const char *name)
-{
-    fprintf(out, ",\n{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":", what, rank, thread);
-    write_text(out, name);
-    fputs("}}", out);
-}
+#include "runtime/watch/trace_events.h"
 
 static void write_span(FILE *out, const struct moe_session *session, const struct span_record *r, const char *name,
                        const char *category, uint32_t rank, uint32_t thread)
 {
     const struct plan_instr *in = ROW(session->ir, plan_instr, r->instr);
-    fputs(",\n{\"ph\":\"X\",\"name\":", out);
-    write_text(out, name);
-    fprintf(out, ",\"cat\":\"%s\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"layer\":%u", category, rank, thread,
-            (double)r->begin * 1e-3, (double)(r->end - r->begin) * 1e-3, in->layer);
-    if (r->peer != NONE)
-        fprintf(out, ",\"to\":%u,\"bytes\":%lld", r->peer, (long long)r->bytes);
-    fputs("}}", out);
+    trace_event(out, &(struct trace_event){.name = name,
+                                           .category = category,
+                                           .rank = rank,
+                                           .thread = thread,
+                                           .begin_ns = (double)r->begin,
+                                           .end_ns = (double)r->end,
+                                           .layer = in->layer,
+                                           .message = r->peer != NONE,
+                                           .to = r->peer,
+                                           .bytes = r->bytes});
 }
 
 static void write_stream(FILE *out, const struct moe_session *session, const struct stream *s, uint32_t rank, uint32_t thread)
@@ -71,14 +54,14 @@ static void write_rank(FILE *out, const struct moe_session *session, uint32_t ra
 {
     char name[32];
     snprintf(name, sizeof name, "rank %u", rank);
-    write_name(out, "process_name", rank, 0, name);
+    trace_name(out, "process_name", rank, 0, name);
     uint32_t wire = session->streams_per_rank;
-    write_name(out, "thread_name", rank, wire, "messages");
+    trace_name(out, "thread_name", rank, wire, "messages");
     for (uint32_t i = 0; i < session->streams_per_rank; i++) {
         const struct stream *s = &session->ranks[rank].streams[i];
         if (!s->plan)
             continue;
-        write_name(out, "thread_name", rank, i, ir_text(session->ir, s->plan->name));
+        trace_name(out, "thread_name", rank, i, ir_text(session->ir, s->plan->name));
         write_stream(out, session, s, rank, i);
         write_messages(out, session, s, rank, wire);
     }
@@ -91,12 +74,10 @@ moe_status moe_session_trace(const moe_session *session, const char *path)
     FILE *out = fopen(path, "w");
     if (!out)
         return MOE_IO;
-    fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"moecc\",\"pid\":0,\"tid\":0,"
-          "\"args\":{}}",
-          out);
+    trace_begin(out);
     for (uint32_t r = 0; r < session->info->ranks; r++)
         write_rank(out, session, r);
-    fputs("\n]}\n", out);
+    trace_end(out);
     bool good = !ferror(out);
     return fclose(out) == 0 && good ? MOE_OK : MOE_IO;
 }

@@ -17,7 +17,8 @@ expect() { # expect CODE TEXT COMMAND...: exit code, and a text on stderr
 m=build/moecc
 expect 0 "fine" $m check examples/hello.moe
 expect 0 "fine" $m check examples/olmoe.moe
-expect 2 "not built yet" $m simulate examples/hello.moe
+expect 0 "" $m simulate examples/hello.moe
+expect 2 "not built yet" $m tune examples/hello.moe
 expect 2 "unknown command" $m frobnicate
 expect 2 "unknown option" $m check --frobnicate examples/hello.moe
 expect 2 "takes one file" $m check

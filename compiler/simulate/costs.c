@@ -1,0 +1,349 @@
+// What a task costs: its operator's `flops` and `bytes` as written in the library, with the sizes of this call, for the
+// tokens of a part on one kind of rank. Weights that a kernel reads are added to its bytes: they are what a small batch
+// waits for.
+#include "compiler/simulate/model.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/plan/messages.h"
+
+enum { SIZES_MAX = 32 };
+
+struct formula {
+    const struct model *model;
+    const struct mod_stage *stage;
+    const struct mod_op *op;
+    struct routing routing;
+    uint32_t kind;
+    double tokens;
+    str_id names[SIZES_MAX];    // n, h, e of this call
+    double sizes[SIZES_MAX];
+    uint32_t size_count;
+};
+
+static const struct ast_node *node_of(const struct model *m, node_id id) { return node_at(&m->program->ast, id); }
+
+static const struct mod_stage *stage_of(const struct model *m, uint32_t task)
+{
+    uint32_t number = ROW(m->graph, graph_task, task)->module_stage;
+    return ROW(m->module, mod_stage, ROW(m->graph, mod_stage_number, number)->row);
+}
+
+/// The argument that is a value, by number; NULL: none.
+static const struct mod_arg *value_arg(const struct model *m, const struct mod_stage *stage, uint32_t number)
+{
+    for (uint32_t i = 0; i < stage->args.count; i++) {
+        const struct mod_arg *arg = ROW(m->module, mod_arg, stage->args.first + i);
+        if (arg->value != NONE && number-- == 0)
+            return arg;
+    }
+    return NULL;
+}
+
+static double number_of(const struct model *m, const struct mod_stage *stage, const char *name, double otherwise)
+{
+    const struct mod_arg *arg = stage ? stage_arg(m->module, stage, name) : NULL;
+    return arg ? arg->number : otherwise;
+}
+
+// ---- routing ----------------------------------------------------------------------------------------------------------
+
+/// The stage whose routes this one reads, itself or through the rows it works on.
+static const struct mod_stage *router_of(const struct model *m, const struct mod_stage *stage)
+{
+    for (int depth = 0; depth < 16 && stage; depth++) {
+        const struct mod_stage *before = NULL;
+        const struct mod_arg *arg;
+        for (uint32_t i = 0; (arg = value_arg(m, stage, i)); i++) {
+            const struct mod_value *value = ROW(m->module, mod_value, arg->value);
+            if (value->kind == value_kind_routes && value->stage != NONE)
+                return ROW(m->module, mod_stage, value->stage);
+            if (value->kind == value_kind_routed && value->stage != NONE && !before)
+                before = ROW(m->module, mod_stage, value->stage);
+        }
+        stage = before;
+    }
+    return NULL;
+}
+
+/// The dispatch whose rows a stage works on or brings home.
+static const struct mod_stage *dispatch_of(const struct model *m, const struct mod_stage *stage)
+{
+    for (int depth = 0; depth < 16 && stage; depth++) {
+        if (stage_arg(m->module, stage, "via"))
+            return stage;
+        const struct mod_arg *first = value_arg(m, stage, 0);
+        uint32_t maker = first ? ROW(m->module, mod_value, first->value)->stage : NONE;
+        stage = maker == NONE ? NULL : ROW(m->module, mod_stage, maker);
+    }
+    return NULL;
+}
+
+static uint32_t axis_named(const struct model *m, const char *name)
+{
+    for (uint32_t a = 0; a < m->axes; a++)
+        if (!strcmp(ir_text(m->module, ROW(m->module, mod_axis, m->cluster->axes.first + a)->name), name))
+            return a;
+    return NONE;
+}
+
+static bool read_routing(const struct model *m, const struct mod_stage *stage, struct routing *routing)
+{
+    const struct mod_stage *router = router_of(m, stage), *dispatch = dispatch_of(m, stage);
+    *routing = (struct routing){.via = NONE, .groups = 1, .group_choices = 1, .choices = 1, .experts = 1, .waves = 1};
+    if (!router)
+        return false;
+    routing->experts = (double)ROW(m->module, mod_value, router->result)->width;
+    routing->choices = number_of(m, router, "k", 1);
+    routing->groups = number_of(m, router, "groups", 1);
+    routing->group_choices = number_of(m, router, "group_k", 1);
+    if (dispatch)
+        routing->via = axis_named(m, ir_text(m->module, stage_arg(m->module, dispatch, "via")->choice));
+    const struct mod_arg *first = value_arg(m, stage, 0);
+    routing->combine = first && ROW(m->module, mod_value, first->value)->kind == value_kind_routed;
+    return true;
+}
+
+bool routing_of_task(const struct model *m, uint32_t task, struct routing *routing)
+{
+    return read_routing(m, stage_of(m, task), routing);
+}
+
+// ---- formats ----------------------------------------------------------------------------------------------------------
+
+static double format_bytes(const struct model *m, uint32_t format)
+{
+    static const double bytes[dtype_words_count] = {
+        [dtype_f32] = 4, [dtype_f16] = 2, [dtype_bf16] = 2, [dtype_fp8_e4m3] = 1, [dtype_mxfp4] = 0.5, [dtype_i32] = 4};
+    const struct mod_format *f = ROW(m->module, mod_format, format);
+    double block = (double)(f->block_rows > 0 ? f->block_rows : 1) * (double)f->block_cols;
+    return bytes[f->base] + (f->block_cols ? (f->scale == scale_type_ue8m0 ? 1 : 4) / block : 0);
+}
+
+/// Bytes of an element on the wire over an axis; without a format, the value's own.
+static double wire_bytes(const struct model *m, const struct mod_stage *stage, uint32_t axis)
+{
+    const struct mod_arg *wire = stage_arg(m->module, stage, "wire"), *first = value_arg(m, stage, 0);
+    (void)axis;
+    if (wire && wire->format != NONE)
+        return format_bytes(m, wire->format);
+    return first ? (double)dtype_bytes(ROW(m->module, mod_value, first->value)->dtype) : 0;
+}
+
+double row_bytes(const struct model *m, uint32_t task, uint32_t axis)
+{
+    const struct mod_stage *stage = stage_of(m, task);
+    const struct mod_arg *first = value_arg(m, stage, 0);
+    struct routing routing;
+    if (!first || !read_routing(m, stage, &routing))
+        return 0;
+    double data = (double)ROW(m->module, mod_value, first->value)->width * wire_bytes(m, stage, axis);
+    double meta = routing.combine ? 0 : routing.choices * (double)sizeof(struct moe_row_meta);
+    return (double)moe_record_bytes((int64_t)(data + 0.999999), (int64_t)meta);
+}
+
+// ---- formulas ---------------------------------------------------------------------------------------------------------
+
+/// Rows that one rank of the kind sends (or, back, receives) per token, over all axes, in first hops.
+static double rows_moved(const struct formula *f, bool back)
+{
+    struct traffic *t = traffic_make(f->model, &f->routing, f->routing.combine && f->routing.via != NONE);
+    double rows = 0;
+    for (uint32_t k = 0; k < f->model->kind_count; k++)
+        for (uint32_t a = 0; a < f->model->axes; a++)
+            rows += back ? t->in_rows[k][f->kind][a] : t->out_rows[f->kind][k][a];
+    return rows;
+}
+
+static double owned_in_wave(const struct formula *f)
+{
+    double owned = (double)f->model->kinds[f->kind].owned, wave = f->routing.wave, waves = f->routing.waves;
+    return floor(owned * (wave + 1) / waves) - floor(owned * wave / waves);
+}
+
+/// (row, expert) pairs of a part: of routed rows on this kind of rank, or every expert for plain ones.
+static double pairs(const struct formula *f, const struct mod_value *x)
+{
+    const struct model *m = f->model;
+    if (x->kind == value_kind_routed)
+        return (double)m->ranks * f->tokens * f->routing.choices * owned_in_wave(f) / f->routing.experts;
+    for (uint32_t i = 0; i < f->size_count; i++)
+        if (!strcmp(text_of(m->context, f->names[i]), "e"))
+            return f->tokens * f->sizes[i];
+    return f->tokens;
+}
+
+static double unknown(const struct formula *f, const struct ast_node *node)
+{
+    struct context *context = f->model->context;
+    struct diag *diag = diag_error(context, E0202, node->span, "the cost of `%s` cannot be evaluated",
+                                   ir_text(f->model->module, f->op->name));
+    diag_label(context, diag, "not known to the cost model");
+    diag_note(context, diag, "it knows the sizes of tensor arguments, numbers, `.fanout` and `.fanin` of routes, `.pairs` "
+                             "of rows and `.bytes` of formats");
+    return 0;
+}
+
+static double member(const struct formula *f, const struct ast_node *node)
+{
+    const struct model *m = f->model;
+    const char *name = text_of(m->context, node_of(m, node->slot[0])->text), *what = text_of(m->context, node->text);
+    const struct mod_arg *arg = stage_arg(m->module, f->stage, name);
+    if (!arg)
+        return unknown(f, node);
+    if (!strcmp(what, "fanout") || !strcmp(what, "fanin")) // a dispatch's out is its combine's in
+        return rows_moved(f, !strcmp(what, "fanin") != f->routing.combine);
+    if (!strcmp(what, "pairs") && arg->value != NONE)
+        return pairs(f, ROW(m->module, mod_value, arg->value));
+    if (!strcmp(what, "bytes") && !strcmp(name, "wire"))
+        return wire_bytes(m, f->stage, 0);
+    if (!strcmp(what, "bytes") && arg->format != NONE)
+        return format_bytes(m, arg->format);
+    return unknown(f, node);
+}
+
+static double evaluate(const struct formula *f, node_id id)
+{
+    const struct ast_node *node = node_of(f->model, id);
+    if (node->kind == NODE_INT)
+        return (double)node->integer;
+    if (node->kind == NODE_FLOAT)
+        return node->number;
+    if (node->kind == NODE_PAREN)
+        return evaluate(f, node->slot[0]);
+    if (node->kind == NODE_MEMBER && node_of(f->model, node->slot[0])->kind == NODE_NAME)
+        return member(f, node);
+    if (node->kind == NODE_BINARY) {
+        double a = evaluate(f, node->slot[0]), b = evaluate(f, node->slot[1]);
+        switch (*text_of(f->model->context, node->text)) {
+        case '+':
+            return a + b;
+        case '-':
+            return a - b;
+        case '*':
+            return a * b;
+        case '/':
+            return b != 0 ? a / b : 0;
+        default:
+            return unknown(f, node);
+        }
+    }
+    for (uint32_t i = 0; i < f->size_count && node->kind == NODE_NAME; i++)
+        if (f->names[i] == node->text)
+            return f->sizes[i];
+    return unknown(f, node);
+}
+
+/// n, h, e: what the op's types call the sizes of this call's tensors.
+static void bind_sizes(struct formula *f)
+{
+    const struct model *m = f->model;
+    uint32_t number = 0;
+    EACH_NODE(&m->program->ast, param, node_of(m, f->op->node)->slot[0])
+    {
+        if (number == f->stage->args.count)
+            return;
+        const struct mod_arg *arg = ROW(m->module, mod_arg, f->stage->args.first + number++);
+        uint32_t place = 0;
+        EACH_NODE(&m->program->ast, dim, node_of(m, node_of(m, param)->slot[0])->slot[1])
+        {
+            double size = f->tokens;
+            if (arg->param != NONE && place < 4)
+                size = (double)ROW(m->module, mod_param, arg->param)->dims[place];
+            else if (arg->value != NONE && place > 0)
+                size = (double)ROW(m->module, mod_value, arg->value)->width;
+            place++;
+            if (node_of(m, dim)->kind != NODE_NAME || f->size_count == SIZES_MAX)
+                continue;
+            f->names[f->size_count] = node_of(m, dim)->text;
+            f->sizes[f->size_count++] = size;
+        }
+    }
+}
+
+/// Bytes of the weights that a call reads on this kind of rank: of experts, those that some row needs.
+static double weight_bytes(const struct formula *f)
+{
+    const struct model *m = f->model;
+    const struct mod_arg *first = value_arg(m, f->stage, 0);
+    bool routed = first && ROW(m->module, mod_value, first->value)->kind == value_kind_routed;
+    double bytes = 0;
+    for (uint32_t i = 0; i < f->stage->args.count; i++) {
+        const struct mod_arg *arg = ROW(m->module, mod_arg, f->stage->args.first + i);
+        if (arg->param == NONE)
+            continue;
+        const struct mod_param *param = ROW(m->module, mod_param, arg->param);
+        double elements = 1;
+        for (uint32_t d = 0; d < param->ndims; d++)
+            elements *= (double)param->dims[d];
+        if (routed && param->ndims == 3 && param->dims[0] > 0) {
+            double rows = pairs(f, ROW(m->module, mod_value, first->value));
+            elements *= fmin(owned_in_wave(f), rows) / (double)param->dims[0];
+        }
+        bytes += elements * format_bytes(m, param->format);
+    }
+    return bytes;
+}
+
+// ---- tasks ------------------------------------------------------------------------------------------------------------
+
+/// The peak for what a stage multiplies: its weights' type, as far as the device has it.
+static double peak_of(const struct model *m, const struct mod_stage *stage, const struct mod_device *device)
+{
+    bool fp8 = false, f32 = false;
+    for (uint32_t i = 0; i < stage->args.count; i++) {
+        const struct mod_arg *arg = ROW(m->module, mod_arg, stage->args.first + i);
+        if (arg->param == NONE)
+            continue;
+        uint32_t base = ROW(m->module, mod_format, ROW(m->module, mod_param, arg->param)->format)->base;
+        fp8 = fp8 || base == dtype_fp8_e4m3;
+        f32 = f32 || base == dtype_f32;
+    }
+    double usual = device->peak_bf16 > 0 ? device->peak_bf16 : device->peak_f32;
+    if (fp8 && device->peak_fp8 > 0)
+        return device->peak_fp8;
+    return f32 && !fp8 && device->peak_f32 > 0 ? device->peak_f32 : usual;
+}
+
+struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kind, double tokens, uint32_t wave,
+                              uint32_t waves)
+{
+    const struct graph_task *row = ROW(m->graph, graph_task, task);
+    const struct mod_stage *stage = stage_of(m, task);
+    struct task_cost cost = {.relay = row->phase == phase_relay, .recv = row->phase == phase_recv};
+    cost.send = row->phase == phase_send || cost.relay;
+    cost.compute = !cost.send && !cost.recv;
+    cost.peak = peak_of(m, stage, ROW(m->module, mod_device, m->kinds[kind].device));
+    if (stage->op == NONE) {
+        cost.fixed_ns = stage->cost * tokens / (double)(m->layer->tokens_bound ? m->layer->tokens_bound : 1);
+        return cost;
+    }
+    const struct mod_op *op = ROW(m->module, mod_op, stage->op);
+    struct formula f = {.model = m, .stage = stage, .op = op, .kind = kind, .tokens = tokens};
+    read_routing(m, stage, &f.routing);
+    if (row->routed) {
+        f.routing.wave = wave;
+        f.routing.waves = waves;
+    }
+    bind_sizes(&f);
+    for (uint32_t i = 0; i < op->phases.count && cost.compute; i++) {
+        const struct mod_phase *phase = ROW(m->module, mod_phase, op->phases.first + i);
+        if (phase->phase != row->phase)
+            continue;
+        cost.flops = phase->flops ? evaluate(&f, phase->flops) : 0;
+        cost.bytes = (phase->bytes ? evaluate(&f, phase->bytes) : 0) + (tokens > 0 ? weight_bytes(&f) : 0);
+    }
+    return cost;
+}
+
+/// A quarter of the SMs pull as many bytes as the memory gives; fewer pull their share of that.
+static const double SHARE_THAT_FILLS_MEMORY = 0.25;
+
+double cost_time(const struct model *m, const struct task_cost *cost, uint32_t kind, double share)
+{
+    const struct mod_device *device = ROW(m->module, mod_device, m->kinds[kind].device);
+    double speed = cost->peak * device->derate * share, memory = device->hbm * fmin(1, share / SHARE_THAT_FILLS_MEMORY);
+    double compute = speed > 0 ? 1e9 * cost->flops / speed : 0, bytes = memory > 0 ? 1e9 * cost->bytes / memory : 0;
+    return fmax(compute, bytes) + (share > 0 ? cost->fixed_ns / share : 0);
+}

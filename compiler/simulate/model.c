@@ -1,0 +1,264 @@
+// Schedule -> tasks, messages and links, for one rank of every kind; run; keep the times. A stream that lends SMs (`sm: k`)
+// takes them from the rest for the whole step, whether or not it uses them: that is what a reserved SM costs.
+#include "compiler/simulate/model.h"
+
+#include <math.h>
+
+struct part_cost {              // of a task, part and kind
+    struct task_cost cost;
+    double work;
+};
+
+struct making {
+    struct prediction *p;
+    struct part_cost *costs;    // [kind][task][part][wave]
+    struct traffic **traffic;   // by task and wave; NULL: no messages
+    uint32_t tasks, parts, waves;
+    uint32_t arc_capacity, flow_capacity, axis_capacity, stage_capacity;
+    bool *hears;                // by event task: messages lead to it
+};
+
+/// Tokens that an instance handles: its part's, or a piece of them.
+static double tokens_of(const struct prediction *p, const struct sched_instance *instance)
+{
+    const struct sched_info *info = ROW(p->schedule, sched_info, 0);
+    const struct sched_part *row = ROW(p->schedule, sched_part, info->parts.first + instance->part);
+    double tokens = (double)p->bound * (double)(row->end - row->begin) / (double)row->total;
+    uint32_t pieces = instance->task < COUNT(p->schedule, sched_task) ? ROW(p->schedule, sched_task, instance->task)->pieces : 1;
+    return tokens / (pieces > 1 && !ROW(p->model.graph, graph_task, instance->task)->routed ? pieces : 1);
+}
+
+/// SMs of a stream's own; 0: it shares.
+static double lent(const struct prediction *p, uint32_t stream)
+{
+    const struct sched_stream *row = ROW(p->schedule, sched_stream, stream);
+    return row->own_thread ? (double)row->sms : 0;
+}
+
+/// The share of a device's SMs that a stream's kernels run on.
+static double share_of(const struct prediction *p, uint32_t stream, uint32_t kind)
+{
+    double all = (double)ROW(p->model.module, mod_device, p->model.kinds[kind].device)->sm, taken = 0;
+    for (uint32_t s = 0; s < p->streams; s++)
+        taken += lent(p, s);
+    double own = lent(p, stream) > 0 ? lent(p, stream) : all - taken;
+    return fmax(1, fmin(own, all)) / fmax(1, all); // schedules may lend more than there is: then everyone has one
+}
+
+static const struct part_cost *cost_of(struct making *m, uint32_t kind, const struct sched_instance *row)
+{
+    struct part_cost *slot =
+        &m->costs[((kind * m->tasks + row->task) * m->parts + row->part) * m->waves + row->wave];
+    if (slot->cost.peak <= 0) {
+        double tokens = tokens_of(m->p, row);
+        slot->cost = cost_of_task(&m->p->model, row->task, kind, tokens, row->wave, m->waves);
+        slot->cost.peak = fmax(slot->cost.peak, 1);
+    }
+    slot->work = cost_time(&m->p->model, &slot->cost, kind, share_of(m->p, row->stream, kind));
+    return slot;
+}
+
+static void add_task(struct making *m, uint32_t kind, uint32_t instance)
+{
+    struct prediction *p = m->p;
+    const struct sched_instance *row = ROW(p->schedule, sched_instance, instance);
+    const struct part_cost *cost = cost_of(m, kind, row);
+    uint32_t stream = kind * p->streams + row->stream, number = prediction_task(p, kind, instance);
+    struct event_task *task = &p->events.tasks[number];
+    task->kind = cost->cost.compute ? EVENT_COMPUTE : cost->cost.recv ? EVENT_RECV : EVENT_SEND;
+    task->stream = stream;
+    task->pool = lent(p, row->stream) > 0 ? p->model.kind_count + stream : kind;
+    task->work = cost->cost.compute ? cost->work : 0;
+    p->flops[number] = cost->cost.compute ? cost->cost.flops : 0;
+    p->peaks[number] = cost->cost.peak;
+}
+
+/// The instances of a stream in their order; the table of instances is in issue order over all streams.
+static void add_tasks(struct making *m)
+{
+    struct prediction *p = m->p;
+    for (uint32_t kind = 0; kind < p->model.kind_count; kind++)
+        for (uint32_t i = 0; i < p->instances; i++)
+            add_task(m, kind, i);
+}
+
+static void add_arc(struct making *m, uint32_t from, uint32_t to)
+{
+    struct events *e = &m->p->events;
+    e->arcs = context_grow(m->p->model.context, e->arcs, &m->arc_capacity, e->arc_count + 1, sizeof *e->arcs);
+    e->arcs[e->arc_count++] = (struct event_arc){from, to};
+}
+
+static uint32_t link_number(const struct model *m, uint32_t kind, uint32_t axis, bool in)
+{
+    return (kind * m->axes + axis) * 2 + in;
+}
+
+static struct traffic *traffic_of(struct making *m, uint32_t task, uint32_t wave)
+{
+    const struct model *model = &m->p->model;
+    struct traffic **slot = &m->traffic[task * m->waves + wave];
+    struct routing routing;
+    if (!*slot && routing_of_task(model, task, &routing)) {
+        bool relay = ROW(model->graph, graph_task, task)->phase == phase_relay;
+        routing.wave = wave;
+        routing.waves = m->waves;
+        *slot = traffic_make(model, &routing, relay);
+    }
+    return *slot;
+}
+
+static void add_flow(struct making *m, struct event_flow flow, uint32_t axis, uint32_t stage)
+{
+    struct prediction *p = m->p;
+    struct events *e = &p->events;
+    struct context *context = p->model.context;
+    e->flows = context_grow(context, e->flows, &m->flow_capacity, e->flow_count + 1, sizeof *e->flows);
+    p->flow_axis = context_grow(context, p->flow_axis, &m->axis_capacity, e->flow_count + 1, sizeof *p->flow_axis);
+    p->stage_of_flow =
+        context_grow(context, p->stage_of_flow, &m->stage_capacity, e->flow_count + 1, sizeof *p->stage_of_flow);
+    p->flow_axis[e->flow_count] = axis;
+    p->stage_of_flow[e->flow_count] = stage;
+    e->flows[e->flow_count++] = flow;
+    m->hears[flow.recv] = true;
+}
+
+/// Every message that one instance sends, by kind of receiver and link.
+static void add_flows(struct making *m, uint32_t from, uint32_t to)
+{
+    struct prediction *p = m->p;
+    const struct model *model = &p->model;
+    const struct sched_instance *row = ROW(p->schedule, sched_instance, from);
+    const struct traffic *t = traffic_of(m, row->task, row->wave);
+    double tokens = tokens_of(p, row);
+    for (uint32_t a = 0; t && a < model->axes; a++) {
+        double bytes = tokens * row_bytes(model, row->task, a);
+        for (uint32_t k = 0; k < model->kind_count; k++)
+            for (uint32_t d = 0; d < model->kind_count; d++) {
+                if (t->out_rows[k][d][a] <= 0)
+                    continue;
+                struct event_flow flow = {.send = prediction_task(p, k, from),
+                                          .recv = prediction_task(p, d, to),
+                                          .out = link_number(model, k, a, false),
+                                          .in = link_number(model, d, a, true),
+                                          .out_bytes = bytes * t->out_rows[k][d][a],
+                                          .in_bytes = bytes * t->in_rows[k][d][a],
+                                          .latency = model->latency[a]};
+                add_flow(m, flow, a, ROW(model->graph, graph_task, row->task)->module_stage);
+            }
+    }
+}
+
+static void add_edges(struct making *m)
+{
+    struct prediction *p = m->p;
+    for (int messages = 1; messages >= 0; messages--)
+        for (uint32_t i = 0; i < COUNT(p->schedule, sched_edge); i++) {
+            const struct sched_edge *edge = ROW(p->schedule, sched_edge, i);
+            bool message = edge->why == edge_message;
+            if (message && messages)
+                add_flows(m, edge->from, edge->to);
+            for (uint32_t kind = 0; kind < p->model.kind_count && !messages; kind++) {
+                uint32_t to = prediction_task(p, kind, edge->to);
+                if (!message || !m->hears[to]) // with no message to wait for, the own send stands for it
+                    add_arc(m, prediction_task(p, kind, edge->from), to);
+            }
+        }
+}
+
+static void add_links(struct prediction *p)
+{
+    const struct model *m = &p->model;
+    p->events.link_count = m->kind_count * m->axes * 2;
+    p->events.links = context_alloc(m->context, (p->events.link_count + 1) * sizeof *p->events.links);
+    for (uint32_t k = 0; k < m->kind_count; k++)
+        for (uint32_t a = 0; a < m->axes; a++)
+            for (int in = 0; in < 2; in++)
+                p->events.links[link_number(m, k, a, in)] = fmax(m->bandwidth[a], 1e-12);
+}
+
+static struct prediction *run_model(struct model model, struct ir *schedule)
+{
+    struct context *context = model.context;
+    struct prediction *p = context_alloc(context, sizeof *p);
+    const struct sched_info *info = ROW(schedule, sched_info, 0);
+    p->model = model;
+    p->schedule = schedule;
+    p->instances = COUNT(schedule, sched_instance);
+    p->streams = COUNT(schedule, sched_stream);
+    p->layers = info->layers;
+    p->bound = info->bound;
+    struct making m = {.p = p, .tasks = COUNT(model.graph, graph_task), .parts = info->parts.count, .waves = info->waves};
+    size_t all = (size_t)model.kind_count * p->instances;
+    p->events.task_count = (uint32_t)all;
+    p->events.stream_count = model.kind_count * p->streams;
+    p->events.pool_count = model.kind_count * (1 + p->streams);
+    p->events.tasks = context_alloc(context, (all + 1) * sizeof *p->events.tasks);
+    p->flops = context_alloc(context, (all + 1) * sizeof *p->flops);
+    p->peaks = context_alloc(context, (all + 1) * sizeof *p->peaks);
+    m.hears = context_alloc(context, all + 1);
+    m.costs = context_alloc(context, ((size_t)model.kind_count * m.tasks * m.parts * m.waves + 1) * sizeof *m.costs);
+    m.traffic = context_alloc(context, ((size_t)m.tasks * m.waves + 1) * sizeof *m.traffic);
+    add_tasks(&m);
+    add_edges(&m);
+    add_links(p);
+    if (!run_events(context, &p->events))
+        fatal(context, EXIT_BUG, "the simulation of a proven schedule cannot end");
+    return p;
+}
+
+struct prediction *predict(struct context *context, const struct program_text *program, const struct ir *module,
+                           uint32_t pipeline, const struct ir *graph, struct ir *schedule)
+{
+    struct model model;
+    model_make(&model, context, program, module, pipeline, graph);
+    return run_model(model, schedule);
+}
+
+// ---- no overlap -------------------------------------------------------------------------------------------------------
+
+static uint32_t add_serial_instance(const struct model *m, struct ir *schedule, uint32_t layer, uint32_t task)
+{
+    str_id label = ir_str(schedule, ir_text(m->graph, ROW(m->graph, graph_task, task)->stage));
+    uint32_t row = NEW_ROW(m->context, schedule, sched_instance);
+    *ROW(schedule, sched_instance, row) =
+        (struct sched_instance){.task = task, .layer = layer, .label = label, .stream = 0, .position = row};
+    return row;
+}
+
+struct prediction *predict_serial(const struct prediction *like)
+{
+    const struct model *m = &like->model;
+    const struct ir *graph = m->graph;
+    struct ir *schedule = context_alloc(m->context, sizeof *schedule);
+    uint32_t tasks = COUNT(graph, graph_task);
+    ir_init(schedule, &schedule_ir);
+    uint32_t part = NEW_ROW(m->context, schedule, sched_part), stream = NEW_ROW(m->context, schedule, sched_stream);
+    NEW_ROW(m->context, schedule, sched_info);
+    *ROW(schedule, sched_part, part) = (struct sched_part){.begin = 0, .end = 1, .total = 1, .bound = like->bound};
+    str_id name = ir_str(schedule, "serial"), main = ir_str(schedule, "main");
+    *ROW(schedule, sched_stream, stream) = (struct sched_stream){.name = main};
+    *ROW(schedule, sched_info, 0) =
+        (struct sched_info){.name = name, .layers = like->layers, .bound = like->bound, .parts = {part, 1}, .waves = 1};
+    for (uint32_t layer = 0; layer < like->layers; layer++)
+        for (uint32_t t = 0; t < tasks; t++)
+            add_serial_instance(m, schedule, layer, t);
+    for (uint32_t i = 0; i < like->layers * tasks; i++) {
+        const struct graph_task *task = ROW(graph, graph_task, i % tasks);
+        for (uint32_t r = 0; r < task->reads.count; r++) {
+            const struct graph_value *value =
+                ROW(graph, graph_value, ROW(graph, graph_use, task->reads.first + r)->value);
+            if (!value->remote || value->task == NONE)
+                continue;
+            uint32_t edge = NEW_ROW(m->context, schedule, sched_edge);
+            *ROW(schedule, sched_edge, edge) =
+                (struct sched_edge){.from = i - i % tasks + value->task, .to = i, .why = edge_message};
+        }
+    }
+    if (schedule->out_of_memory)
+        fatal(m->context, EXIT_SYSTEM, "out of memory");
+    struct prediction *p = run_model(*m, schedule);
+    ir_free(schedule);
+    p->schedule = NULL;
+    return p;
+}

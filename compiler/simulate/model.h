@@ -1,0 +1,135 @@
+// Inside the cost model: kinds of ranks, what a task costs on each, what its messages carry; then one predicted step.
+//
+//   ranks.c     which ranks are alike, which links lie between them, how many rows travel
+//   costs.c     an operator's `flops` and `bytes`, evaluated for a part on a kind of rank
+//   model.c     schedule -> tasks, messages and links for events.c -> a prediction
+//   metrics.c   a prediction -> figures
+//   budgets.c   `assert` and `expect` against the figures
+//   draw.c      a prediction as text;  report.c  as tables, JSON and a trace
+#ifndef MOECC_SIMULATE_MODEL_H
+#define MOECC_SIMULATE_MODEL_H
+
+#include "compiler/simulate/events.h"
+#include "compiler/simulate/simulate.h"
+
+enum { KINDS_MAX = 16, AXES_MAX = 8 };
+
+/// Ranks that have the same device and equally many experts.
+struct rank_kind {
+    uint32_t device;            // mod_device row
+    int64_t owned;
+    uint32_t first, count;      // a rank that stands for them, and how many they are
+};
+
+struct model {
+    struct context *context;
+    const struct program_text *program;
+    const struct ir *module, *graph;
+    const struct mod_pipeline *pipeline;
+    const struct mod_layer *layer;
+    const struct mod_cluster *cluster;
+    uint32_t ranks, axes;
+    int64_t size[AXES_MAX], inner[AXES_MAX]; // of an axis; ranks in one step along it
+    double bandwidth[AXES_MAX], latency[AXES_MAX]; // bytes per ns, ns
+    uint32_t *kind_of;          // by rank
+    int64_t *owned_of;          // by rank
+    struct rank_kind kinds[KINDS_MAX];
+    uint32_t kind_count;
+};
+
+/// How a dispatch and the combine that answers it route rows.
+struct routing {
+    double experts, choices, groups, group_choices;
+    double wave, waves;         // waves of experts; one: not split
+    uint32_t via;               // axis of two hops; NONE: direct
+    bool combine;
+};
+
+/// What the messages of one task carry between two kinds of ranks over one axis, per token: from one rank of the first,
+/// to one rank of the second.
+struct traffic {
+    double out_rows[KINDS_MAX][KINDS_MAX][AXES_MAX];
+    double in_rows[KINDS_MAX][KINDS_MAX][AXES_MAX];
+};
+
+void model_make(struct model *model, struct context *context, const struct program_text *program, const struct ir *module,
+                uint32_t pipeline, const struct ir *graph);
+/// The chance that a token has an expert among `owned` neighbouring ones.
+double routing_hit(const struct routing *routing, double owned);
+struct traffic *traffic_make(const struct model *model, const struct routing *routing, bool relay);
+
+// ---- costs.c
+
+struct task_cost {
+    double flops, bytes;        // on SMs; bytes of memory
+    double fixed_ns;            // an extern stage's own
+    double peak;                // FLOP/s that its element type allows, datasheet
+    bool compute, send, recv, relay; // what the task is
+};
+/// One task of the graph on a kind of rank, for a part of `tokens` tokens (and, of routed rows, a wave of experts).
+struct task_cost cost_of_task(const struct model *model, uint32_t task, uint32_t kind, double tokens, uint32_t wave,
+                              uint32_t waves);
+/// ns on a share of the device's SMs.
+double cost_time(const struct model *model, const struct task_cost *cost, uint32_t kind, double share);
+bool routing_of_task(const struct model *model, uint32_t task, struct routing *routing);
+/// Bytes of a row of the task's messages over an axis, with its scales and, in a dispatch, ids and weights.
+double row_bytes(const struct model *model, uint32_t task, uint32_t axis);
+
+// ---- model.c
+
+struct prediction {
+    struct model model;
+    struct ir *schedule;
+    struct events events;
+    uint32_t instances, streams, layers; // task (kind, instance) is kind * instances + instance
+    int64_t bound;
+    double *flops;              // by task: useful FLOPs
+    double *peaks;              // and the peak of their type
+    uint32_t *flow_axis;        // by flow
+    uint32_t *stage_of_flow;    // by flow: stage number of the graph
+};
+
+static inline uint32_t prediction_task(const struct prediction *p, uint32_t kind, uint32_t instance)
+{
+    return kind * p->instances + instance;
+}
+
+// ---- metrics.c
+
+struct interval {
+    double begin, end;
+};
+struct intervals {
+    struct interval *at;
+    uint32_t count, capacity;
+};
+void intervals_add(struct context *context, struct intervals *list, double begin, double end);
+/// Sorts and joins what touches.
+void intervals_join(struct intervals *list);
+double intervals_length(const struct intervals *list);
+/// The parts of `a` that are, or are not, in `b`; both joined.
+struct intervals intervals_cut(struct context *context, const struct intervals *a, const struct intervals *b, bool inside);
+
+struct intervals computing(const struct prediction *p, uint32_t kind);
+struct intervals communicating(const struct prediction *p, uint32_t kind);
+/// Time with messages under way and no compute.
+struct intervals exposed(const struct prediction *p, uint32_t kind);
+/// The kind of rank that loses most.
+uint32_t most_exposed(const struct prediction *p);
+/// When an instance does something on a kind of rank: a receive only while its messages are under way.
+void busy_of_instance(const struct prediction *p, uint32_t kind, uint32_t instance, struct intervals *list);
+
+/// What bounds every schedule: per step, on the rank that has most of it.
+struct bounds {
+    double wire_ns, compute_ns; // the busiest link's, all compute at all SMs
+    double exposed;             // mean over ranks of max(0, 1 - compute / wire)
+};
+struct bounds bounds_of(const struct prediction *p, double combine_scale);
+
+// ---- draw.c
+
+/// Lines of text, each ending in a newline: a line per stream of one kind of rank, and one of what is exposed.
+const char *draw_timeline(const struct prediction *p, uint32_t kind, uint32_t columns, bool one_layer);
+const char *time_text(struct context *context, double ns);
+
+#endif
