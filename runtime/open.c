@@ -54,9 +54,10 @@ static moe_status map_code(moe_plan *plan)
     __builtin___clear_cache((char *)code, (char *)code + plan->code_map_bytes);
     for (uint32_t i = 0; i < count; i++) {
         const struct plan_kernel *k = ROW(ir, plan_kernel, i);
-        void *address = (char *)code + k->code_offset;
-        if (!k->builtin) // an object pointer becomes a function pointer: as dlsym's does
-            memcpy(&plan->kernels[i], &address, sizeof address);
+        if (k->builtin)
+            continue;
+        void *address = (char *)code + k->code_offset; // inside: plan_validate
+        memcpy(&plan->kernels[i], &address, sizeof address); // an object pointer becomes a function pointer, as with dlsym
     }
     return MOE_OK;
 }
