@@ -18,6 +18,7 @@
     S(models)     \
     S(invariants) \
     S(shapes)     \
+    S(schedules)  \
     S(clusters)   \
     S(races)
 

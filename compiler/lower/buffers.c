@@ -252,8 +252,11 @@ int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank)
     int64_t bound = ROW(l->plan, plan_part, l->first_part + part)->bound;
     if (family->path == NONE)
         return times(bound, family->row_bytes);
-    if (l->paths[family->path].dense)
-        return family->kind == F_PAIRS ? moe_pairs_bytes(1, bound, bound) : times(bound, family->row_bytes);
+    const struct path *path = &l->paths[family->path];
+    if (path->dense) { // each of several workplaces holds a piece of the rows
+        int64_t rows = (bound + path->workplaces - 1) / path->workplaces;
+        return family->kind == F_PAIRS ? moe_pairs_bytes(1, rows, rows) : times(rows, family->row_bytes);
+    }
     struct sizing s = sizing_of(l, family->path, layer, part, rank);
     return routed_bytes(&s, family);
 }

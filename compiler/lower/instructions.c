@@ -14,6 +14,7 @@ struct writer {
     const struct path *path;
     uint32_t path_number, layer, part;
     uint32_t range; // its rows: the part, or a piece of it
+    uint32_t piece;
     uint16_t step; // position inside the instance
     bool looping;  // inside overflow rounds: one step
     bool experts;  // what it launches is the work of the rank's experts
@@ -48,7 +49,8 @@ static void touch(struct writer *w, uint32_t logical, bool remote)
 
 static uint32_t family(const struct writer *w, enum path_family kind)
 {
-    return logical_of(w->l, w->path->first_family + kind, w->layer, w->part);
+    uint32_t place = w->path->workplaces > 1 ? w->piece * F_DENSE_COUNT : 0;
+    return logical_of(w->l, w->path->first_family + place + kind, w->layer, w->part);
 }
 
 static void begin(struct writer *w, enum opcode op, double cost)
@@ -419,7 +421,8 @@ void draft_instances(struct lowering *l)
                            .path_number = path ? (uint32_t)(path - l->paths) : NONE,
                            .layer = instance->layer,
                            .part = instance->part,
-                           .range = instance_range(l, instance)};
+                           .range = instance_range(l, instance),
+                           .piece = instance->piece};
         l->of_instance[i].first = l->draft_count;
         draft_task(&w, stage, task->phase);
     }

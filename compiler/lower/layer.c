@@ -215,6 +215,31 @@ static uint32_t add_family(struct lowering *l, struct family family, const char 
     return l->family_count++;
 }
 
+static void describe_mlp(const struct path *p, struct family *f)
+{
+    f[F_A].dtype = f[F_HIDDEN].dtype = p->a_dtype;
+    f[F_A].row_bytes = p->a_stride;
+    f[F_HIDDEN].row_bytes = p->hidden_stride;
+    f[F_ACC].dtype = dtype_f32;
+    f[F_ACC].row_bytes = p->acc_stride;
+}
+
+/// Pieces of an expert on one stream follow one another in one set of buffers; on several each has its own.
+static uint32_t count_workplaces(const struct lowering *l, const struct path *p)
+{
+    uint32_t stream = NONE, pieces = 1;
+    for (uint32_t i = 0; i < COUNT(l->schedule, sched_instance) && p->dense; i++) {
+        const struct sched_instance *row = ROW(l->schedule, sched_instance, i);
+        const struct graph_task *task = ROW(l->graph, graph_task, row->task);
+        if (ROW(l->graph, mod_stage_number, task->module_stage)->row != p->expert)
+            continue;
+        if (stream != NONE && stream != row->stream)
+            pieces = ROW(l->schedule, sched_task, row->task)->pieces;
+        stream = row->stream;
+    }
+    return pieces;
+}
+
 static void add_path_families(struct lowering *l, uint32_t number)
 {
     static const char *const suffixes[F_COUNT] = {
@@ -223,7 +248,9 @@ static void add_path_families(struct lowering *l, uint32_t number)
         "pool.pairs", "pool.a",    "pool.hidden", "pool.acc", "pool.send", "pool.spill"};
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
-    for (uint32_t i = 0; i < (p->dense ? F_DENSE_COUNT : F_COUNT); i++) {
+    p->workplaces = count_workplaces(l, p);
+    for (uint32_t n = 0; n < (p->dense ? F_DENSE_COUNT * p->workplaces : F_COUNT); n++) {
+        uint32_t i = p->dense ? n % F_DENSE_COUNT : n;
         uint32_t stage = i >= F_IDS && i <= F_WEIGHTS                                                  ? p->route
                          : (i >= F_BINS && i <= F_RECV) || (i >= F_POOL_SEND && i <= F_ROUND)          ? p->dispatch
                          : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i == F_SPILL ? p->combine
@@ -231,14 +258,12 @@ static void add_path_families(struct lowering *l, uint32_t number)
         struct family family = {.kind = (enum path_family)i, .path = number, .value = NONE, .dtype = dtype_none};
         family.control = i == F_PAIRS || i == F_BINS || i == F_OWN_TABLE || i == F_ROUND || i == F_POOL_PAIRS;
         const char *result = ir_text(l->module, lower_stage(l, stage)->name);
-        add_family(l, family, context_printf(l->context, "%s.%s", result, suffixes[i]));
+        const char *name = context_printf(l->context, "%s.%s", result, suffixes[i]);
+        add_family(l, family, p->workplaces > 1 ? context_printf(l->context, "%s.%u", name, n / F_DENSE_COUNT) : name);
     }
+    for (uint32_t i = 0; i < p->workplaces; i++)
+        describe_mlp(p, l->families + p->first_family + i * F_DENSE_COUNT);
     struct family *f = l->families + p->first_family;
-    f[F_A].dtype = f[F_HIDDEN].dtype = p->a_dtype;
-    f[F_A].row_bytes = p->a_stride;
-    f[F_HIDDEN].row_bytes = p->hidden_stride;
-    f[F_ACC].dtype = dtype_f32;
-    f[F_ACC].row_bytes = p->acc_stride;
     if (p->dense)
         return;
     f[F_POOL_A] = (struct family){f[F_POOL_A].name, p->a_dtype, p->a_stride, false, number, F_POOL_A, NONE};

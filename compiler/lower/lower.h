@@ -41,6 +41,7 @@ struct path {
     uint32_t route_kernel, bin_kernel, round_kernel, pack_kernel, fan_kernel, unpack_kernel, own_kernel, up_kernel,
         down_kernel, merge_kernel, dense_kernel;
     uint32_t first_family;
+    uint32_t workplaces; // dense: sets of the first four families, 1 or one per piece
 };
 
 /// Families of a routed path, in order; a dense path uses pairs to acc.

@@ -129,8 +129,8 @@ static bool read_ratio(struct elaboration *e, node_id list, const struct split_i
         parts++;
     }
     if (parts != info->count) {
-        struct diag *diag = elaboration_error(e, E0205, node->span, "%lld shares for %lld parts", (long long)parts,
-                                              (long long)info->count);
+        struct diag *diag = elaboration_error(e, E0205, node->span, "%lld share%s for %lld parts", (long long)parts,
+                                              parts == 1 ? "" : "s", (long long)info->count);
         diag_label(e->context, diag, "one share for each part");
         diag_label_at(e->context, diag, split_span(e, info), "split into %lld", (long long)info->count);
         return false;

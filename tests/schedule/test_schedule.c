@@ -8,6 +8,7 @@
 
 #include "compiler/schedule/schedule.h"
 #include "tests/schedule/schedule_texts.h"
+#include "tests/schedule/split_texts.h"
 
 struct subject {
     struct context context;
@@ -224,19 +225,25 @@ static void first_error(const char *errors, char *text, size_t size)
         snprintf(text, size, "%s %u:%u", code, line, column);
 }
 
-static void test_refused(void)
+static void expect_refused(const struct schedule_case *cases, size_t count)
 {
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    for (size_t i = 0; i < count; i++) {
         struct subject s;
         char found[32];
-        subject_make(&s, refused[i].text, refused[i].layer ? refused[i].layer : LAYER, "use s; }\n", 2, DIAG_SHORT);
+        subject_make(&s, cases[i].text, cases[i].layer ? cases[i].layer : LAYER, "use s; }\n", 2, DIAG_SHORT);
         first_error(s.errors, found, sizeof found);
         CU_ASSERT_FALSE(s.legal);
-        CU_ASSERT_STRING_EQUAL(found, refused[i].error);
-        if (strcmp(found, refused[i].error) != 0)
-            fprintf(stderr, "\nexpected %s, found %s\n%s%s", refused[i].error, found, refused[i].text, s.errors);
+        CU_ASSERT_STRING_EQUAL(found, cases[i].error);
+        if (strcmp(found, cases[i].error) != 0)
+            fprintf(stderr, "\nexpected %s, found %s\n%s%s", cases[i].error, found, cases[i].text, s.errors);
         subject_free(&s);
     }
+}
+
+static void test_refused(void)
+{
+    expect_refused(refused, sizeof refused / sizeof *refused);
+    expect_refused(split_refused, sizeof split_refused / sizeof *split_refused);
 }
 
 static void test_accepted(void)
@@ -244,6 +251,10 @@ static void test_accepted(void)
     for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++)
         for (uint32_t layers = 1; layers <= 3; layers += 2)
             expect_streams(accepted[i].text, accepted[i].layer ? accepted[i].layer : LAYER, "use s; }\n", layers, NULL);
+    for (size_t i = 0; i < sizeof split_accepted / sizeof *split_accepted; i++)
+        for (uint32_t layers = 1; layers <= 4; layers += layers)
+            expect_streams(split_accepted[i].text, split_accepted[i].layer ? split_accepted[i].layer : LAYER,
+                           "use s; }\n", layers, NULL);
 }
 
 /// The file's name is left out of the comparison.
