@@ -86,6 +86,25 @@ void moe_session_destroy(moe_session *session);
 /// expert and index only). Must be called once before the first step.
 moe_status moe_session_load(moe_session *session, const char *path);
 
+/// What an `extern stage` gets: `count` rows of each of its tensors, tokens [first, first + count) of the rank. Rows are
+/// contiguous, row_bytes[i] each; row_bytes[inputs] is the result's. An empty part is not called.
+typedef struct moe_extern_call {
+    uint32_t layer;                 // of the checkpoint
+    uint32_t rank;
+    int64_t first, count;
+    uint32_t inputs;
+    const void *const *in;          // [inputs], in the order of the stage's arguments
+    void *out;
+    const int64_t *row_bytes;       // [inputs + 1]
+} moe_extern_call;
+/// Returns 0, or anything else to end the step on all ranks. Called from the session's threads, for several ranks and
+/// parts at once.
+typedef int moe_extern_fn(void *user, const moe_extern_call *call);
+/// Name of the plan's number-th extern stage; NULL when it has no more.
+const char *moe_plan_extern(const moe_plan *plan, uint32_t number);
+/// What stands for an extern stage. Each needs one before the first step, which is refused otherwise.
+moe_status moe_session_extern(moe_session *session, const char *name, moe_extern_fn *fn, void *user);
+
 /// One rank's part of a step. Rows are contiguous, `width` elements of x_dtype / y_dtype.
 typedef struct moe_step {
     uint32_t rank;

@@ -63,6 +63,10 @@ static moe_status check_steps(struct moe_session *session, const moe_step *steps
         if (!session->ranks[r].step)
             return BAD_INPUT(session, MOE_BAD_INPUT, "rank %u is given no step; all %u ranks are of this process", r,
                              session->info->ranks);
+    for (uint32_t i = 0; i < session->host_count; i++)
+        if (!session->hosts[i].fn)
+            return BAD_INPUT(session, MOE_INVALID, "extern stage `%s` has no function (moe_session_extern)",
+                             session->hosts[i].name);
     for (uint32_t i = 0; i < COUNT(session->ir, plan_kernel); i++)
         if (!ROW(session->ir, plan_kernel, i)->builtin && !session->kernels[i])
             return BAD_INPUT(session, MOE_BAD_PLAN, "the plan has no code for kernel `%s`",

@@ -99,11 +99,54 @@ static moe_status check_machine(const struct moe_session *session)
         return open_fail(MOE_UNSUPPORTED, "the plan is for CUDA, this build runs on the CPU");
     if (session->plan->plan.code_bytes && !machine_runs(level))
         return open_fail(MOE_UNSUPPORTED, "the plan's code needs CPU level `%s`, which this machine lacks", level);
-    for (uint32_t i = 0; i < COUNT(session->ir, plan_instr); i++)
-        if (ROW(session->ir, plan_instr, i)->op == opcode_host)
-            return open_fail(MOE_UNSUPPORTED, "extern stage `%s`: not supported yet",
-                             ir_text(session->ir, ROW(session->ir, plan_instr, i)->stage));
     return MOE_OK;
+}
+
+const char *moe_plan_extern(const moe_plan *plan, uint32_t number)
+{
+    const struct ir *ir = &plan->plan.ir;
+    for (uint32_t i = 0; i < COUNT(ir, plan_instr); i++) {
+        const struct plan_instr *in = ROW(ir, plan_instr, i);
+        bool seen = in->op != opcode_host;
+        for (uint32_t k = 0; k < i && !seen; k++) {
+            const struct plan_instr *before = ROW(ir, plan_instr, k);
+            seen = before->op == opcode_host && !strcmp(ir_text(ir, before->stage), ir_text(ir, in->stage));
+        }
+        if (!seen && number-- == 0)
+            return ir_text(ir, in->stage);
+    }
+    return NULL;
+}
+
+static bool list_hosts(struct moe_session *session)
+{
+    while (moe_plan_extern(session->plan, session->host_count))
+        session->host_count++;
+    session->hosts = session_alloc(session, session->host_count, sizeof *session->hosts);
+    for (uint32_t i = 0; i < session->host_count && session->hosts; i++)
+        session->hosts[i].name = moe_plan_extern(session->plan, i);
+    return session->hosts != NULL;
+}
+
+const struct host_function *session_host(const struct moe_session *session, const struct plan_instr *instr)
+{
+    uint32_t i = 0;
+    while (strcmp(session->hosts[i].name, ir_text(session->ir, instr->stage)) != 0)
+        i++;
+    return &session->hosts[i];
+}
+
+moe_status moe_session_extern(moe_session *session, const char *name, moe_extern_fn *fn, void *user)
+{
+    if (!session || !name || !fn)
+        return MOE_INVALID;
+    for (uint32_t i = 0; i < session->host_count; i++)
+        if (!strcmp(session->hosts[i].name, name)) {
+            session->hosts[i].fn = fn;
+            session->hosts[i].user = user;
+            return MOE_OK;
+        }
+    return refuse(session, MOE_INVALID, "the plan has no extern stage `%s`", name);
 }
 
 moe_status moe_session_create(const moe_plan *plan, const moe_options *options, moe_session **session)
@@ -119,7 +162,7 @@ moe_status moe_session_create(const moe_plan *plan, const moe_options *options, 
     moe_status status = choose_options(made, options);
     if (status == MOE_OK)
         status = check_machine(made);
-    if (status == MOE_OK && !session_build(made))
+    if (status == MOE_OK && !(session_build(made) && list_hosts(made)))
         status = open_fail(MOE_NO_MEMORY, "out of memory for the session's buffers");
     if (status == MOE_OK && !made->device->create(made))
         status = open_fail(MOE_NO_MEMORY, "the device `%s` could not start its threads", made->device->name);

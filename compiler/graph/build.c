@@ -52,6 +52,7 @@ static const struct rule rules[] = {
     {"combine", phase_recv, READ_SENT, WRITE_REPLIES},
     {"combine", phase_merge, READ_REPLIES | READ_ARGS | READ_CONTROL, WRITE_RESULT},
     {"add", phase_whole, READ_ARGS, WRITE_RESULT},
+    {"", phase_whole, READ_ARGS, WRITE_RESULT}, // extern
     {"gate", phase_whole, READ_ARGS, WRITE_RESULT},
 };
 
@@ -271,10 +272,25 @@ static bool not_built(const struct builder *b, const struct mod_stage *stage, co
     return false;
 }
 
-static bool add_stage(const struct builder *b, const struct mod_stage *stage, uint32_t number)
+/// The host's own function on rows of this rank: weights and routes have no form that it could be given.
+static bool add_extern(const struct builder *b, const struct mod_stage *stage, uint32_t number, double bound)
 {
-    if (stage->external || stage->op == NONE)
-        return not_built(b, stage, "extern stages are");
+    uint32_t inner[STAGE_VALUES] = {NONE, NONE, NONE};
+    for (uint32_t i = 0; i < stage->args.count; i++) {
+        const struct mod_arg *arg = ROW(b->module, mod_arg, stage->args.first + i);
+        if (arg->value == NONE || ROW(b->module, mod_value, arg->value)->kind != value_kind_plain)
+            return not_built(b, stage, "extern stages of parameters or routed rows are");
+    }
+    add_task(b, stage, number, rule_of("", phase_whole), 1u << engine_sm, inner);
+    uint32_t task = COUNT(b->graph, graph_task) - 1;
+    ROW(b->graph, graph_task, task)->ns_per_token = bound > 0 ? stage->cost / bound : 0;
+    return true;
+}
+
+static bool add_stage(const struct builder *b, const struct mod_stage *stage, uint32_t number, double bound)
+{
+    if (stage->external)
+        return add_extern(b, stage, number, bound);
     const struct mod_op *op = ROW(b->module, mod_op, stage->op);
     const struct mod_arg *via = arg_of(b, stage, "via");
     if (via && strcmp(ir_text(b->module, via->choice), "direct") != 0)
@@ -322,7 +338,8 @@ bool build_graph(struct context *context, const struct program_text *program, co
     for (uint32_t i = 0; i < source->stages.count; i++) {
         uint32_t number = NEW_ROW(context, graph, mod_stage_number);
         ROW(graph, mod_stage_number, number)->row = source->stages.first + i;
-        good = good && add_stage(&b, ROW(module, mod_stage, source->stages.first + i), number);
+        good = good && add_stage(&b, ROW(module, mod_stage, source->stages.first + i), number,
+                                 (double)source->tokens_bound);
     }
     if (!good) {
         ir_free(graph);

@@ -380,11 +380,28 @@ static void draft_gate(struct writer *w, uint32_t stage)
     argument(w, result_value(w, stage), access_write);
 }
 
+/// The host's function on the part's rows: inputs in the order of the text, then the result.
+static void draft_extern(struct writer *w, uint32_t stage)
+{
+    const struct mod_stage *row = lower_stage(w->l, stage);
+    double bound = (double)w->l->layer->tokens_bound;
+    if (row->args.count >= MOE_MAX_ARGS) {
+        lower_refuse(w->l, E0901, stage, NULL, "extern stages of more than %d tensors are not built yet", MOE_MAX_ARGS - 1);
+        return;
+    }
+    begin(w, opcode_host, bound > 0 ? row->cost * tokens(w) / bound : 0);
+    for (uint32_t i = 0; i < row->args.count; i++)
+        argument(w, value_buffer(w->l, ROW(w->l->module, mod_arg, row->args.first + i)->value, w->layer, w->part), access_read);
+    argument(w, result_value(w, stage), access_write);
+}
+
 static void draft_task(struct writer *w, uint32_t stage, uint32_t phase)
 {
     const char *kernel = lower_kernel_name(w->l, stage);
     bool dispatch = !strcmp(kernel, "dispatch"), combine = !strcmp(kernel, "combine");
-    if (!strcmp(kernel, "add"))
+    if (lower_stage(w->l, stage)->external)
+        draft_extern(w, stage);
+    else if (!strcmp(kernel, "add"))
         draft_add(w, stage);
     else if (!strcmp(kernel, "gate"))
         draft_gate(w, stage);

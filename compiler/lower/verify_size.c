@@ -84,6 +84,19 @@ static bool launch_fits(struct sizes *s)
     }
 }
 
+/// Every buffer that a host function is given holds the part's rows.
+static bool host_fits(struct sizes *s)
+{
+    int64_t bound = s->instr->part == NONE ? 0 : ROW(s->v->plan, plan_part, s->instr->part)->bound;
+    for (uint32_t i = 0; i < s->instr->args.count; i++) {
+        const struct plan_arg *arg = ROW(s->v->plan, plan_arg, s->instr->args.first + i);
+        const struct plan_buffer *b = ROW(s->v->plan, plan_buffer, arg->buffer);
+        if (b->kind == buffer_kind_arena && !holds(s, i, bound, b->row_bytes))
+            return false;
+    }
+    return true;
+}
+
 static bool extents_fit(const struct sizes *s)
 {
     struct rows buffers = s->v->variant->buffers, exchanges = s->v->variant->exchanges;
@@ -118,6 +131,8 @@ bool verify_sizes(struct verifier *v)
         for (s.event = 0; s.event < v->event_count; s.event++) {
             s.instr = event_instr(v, s.event);
             if (s.instr->op == opcode_launch && !launch_fits(&s))
+                return false;
+            if (s.instr->op == opcode_host && !host_fits(&s))
                 return false;
         }
     }

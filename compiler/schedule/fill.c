@@ -65,8 +65,9 @@ static double cost_of(const struct elaboration *e, const struct rates *rates, co
         return rates->latency_ns;
     if (task->phase == phase_send)
         return rates->latency_ns + rows * task->bytes_per_token / rates->wire_per_ns;
-    return 100 + fmax(rows * task->flops_per_token / rates->flops_per_ns,
-                      rows * task->bytes_per_token / rates->bytes_per_ns);
+    return 100 + rows * task->ns_per_token +
+           fmax(rows * task->flops_per_token / rates->flops_per_ns,
+                rows * task->bytes_per_token / rates->bytes_per_ns);
 }
 
 static struct play play_make(struct placement *p, const struct ir *schedule, int64_t bound)

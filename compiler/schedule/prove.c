@@ -32,7 +32,8 @@ static const char *stage_text(const struct proof *proof, const struct mod_stage 
     }
     return context_printf(proof->context, "stage %s: %s = %s(%s%s)", ir_text(module, stage->name),
                           ir_text(module, ROW(module, mod_value, stage->result)->name),
-                          ir_text(module, ROW(module, mod_op, stage->op)->name), first, more);
+                          stage->op == NONE ? "extern" : ir_text(module, ROW(module, mod_op, stage->op)->name), first,
+                          more);
 }
 
 /// `i` -> `i+1`, `i-1` -> `i`, for the fix; NULL when the index is written otherwise.

@@ -9,7 +9,9 @@
 
 struct run_options {
     // texts point into argv; NULL: not given
-    const char *input, *output, *reference, *weights, *pipeline, *trace, *stats, *cpu_level, *target, *fault, *extern_stages;
+    const char *input, *output, *reference, *weights, *pipeline, *trace, *stats, *cpu_level, *target, *fault;
+    const char *extern_stages[16]; // --extern, as given
+    uint32_t extern_count;
     int64_t *tokens;       // --tokens: one count for every rank, or one a rank; owned
     uint32_t token_counts; // 0: not given
     uint64_t seed;
@@ -43,6 +45,12 @@ bool run_options_check(const struct run_options *options, char *error, size_t si
 const char *run_option_nearest(const char *given);
 /// The table as help text.
 void run_options_help(FILE *out);
+
+/// Checks the form of `NAME=identity`, `NAME=busy:4.4ms`, `NAME=LIB.so:symbol`.
+bool extern_option_check(const char *text, char *error, size_t size);
+/// Gives every extern stage of the plan what the options say, identity where they say nothing; `note` is told so.
+moe_status externs_attach(const moe_plan *plan, moe_session *session, const struct run_options *options,
+                          void (*note)(void *user, const char *text), void *user, char *error, size_t size);
 
 /// Runs a plan as the options say. Returns the exit code. Messages on stderr, begun with `program`; data on stdout.
 int run_plan(moe_plan *plan, const char *program, const struct run_options *options);

@@ -14,7 +14,8 @@ enum option_kind {
     OPTION_LAYER,
     OPTION_SEED,
     OPTION_SECONDS,
-    OPTION_TOKENS
+    OPTION_TOKENS,
+    OPTION_EXTERN
 };
 
 struct option {
@@ -49,7 +50,8 @@ static const struct option OPTIONS[] = {
     {"--cpu-level", OPTION_TEXT, FIELD(cpu_level), "L", "kernel level: v2 v3 v4 bf16 amx"},
     {"--emulate-links", OPTION_FLAG, FIELD(emulate_links), NULL,
      "obey the cluster's bandwidth and latency (not built yet)"},
-    {"--extern", OPTION_TEXT, FIELD(extern_stages), "NAME=...", "what stands for an extern stage (not built yet)"},
+    {"--extern", OPTION_EXTERN, FIELD(extern_stages), "NAME=identity|busy:TIME|LIB.so:symbol",
+     "what stands for an extern stage; default identity"},
     {"--inject", OPTION_TEXT, FIELD(fault), "FAULT", "testing: drop:RANK, double:RANK, misroute:RANK"},
     {"-q", OPTION_FLAG, FIELD(quiet), NULL, "no notes, no progress"},
     {"-v", OPTION_FLAG, FIELD(verbose), NULL, "more notes"},
@@ -125,6 +127,11 @@ static bool set_value(struct run_options *options, const struct option *option, 
     case OPTION_TEXT:
         *(const char **)(void *)field = text;
         return *text != 0;
+    case OPTION_EXTERN:
+        if (options->extern_count == sizeof options->extern_stages / sizeof *options->extern_stages)
+            return false;
+        options->extern_stages[options->extern_count++] = text;
+        return strchr(text, '=') && *text != '=';
     case OPTION_SECONDS:
         return parse_seconds(text, (double *)(void *)field);
     case OPTION_TOKENS:
@@ -229,8 +236,6 @@ bool run_options_check(const struct run_options *options, char *error, size_t si
     const char *problem = NULL;
     if (options->emulate_links)
         problem = "`--emulate-links` is not built yet";
-    else if (options->extern_stages)
-        problem = "`--extern` is not built yet";
     else if (options->input && options->token_counts)
         problem = "`--input` and `--tokens` exclude each other";
     else if (options->quiet && options->verbose)
@@ -239,6 +244,9 @@ bool run_options_check(const struct run_options *options, char *error, size_t si
         problem = "`--iters` must be at least 1";
     if (problem)
         snprintf(error, size, "%s", problem);
+    for (uint32_t i = 0; i < options->extern_count && !problem; i++)
+        if (!extern_option_check(options->extern_stages[i], error, size))
+            return false;
     return !problem;
 }
 

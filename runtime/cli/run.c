@@ -188,6 +188,18 @@ static int load_weights(struct run *run)
     return status == MOE_OK ? EXIT_OK : session_failed(run, status);
 }
 
+static void note_extern(void *user, const char *text)
+{
+    note(user, text);
+}
+
+static int attach_externs(struct run *run)
+{
+    char error[512];
+    moe_status status = externs_attach(run->plan, run->session, run->options, note_extern, run, error, sizeof error);
+    return status == MOE_OK ? EXIT_OK : complain(run, run_exit_code(status), "%s", error);
+}
+
 static int run_step(struct run *run, bool timed)
 {
     double begin = now_s();
@@ -275,7 +287,7 @@ int run_plan(moe_plan *plan, const char *program, const struct run_options *opti
     struct run run = {.plan = plan, .program = program, .options = options};
     moe_plan_describe(plan, &run.info);
     static int (*const steps[])(struct run *) = {check_against_plan, make_batch, make_session,
-                                                 load_weights,       run_steps,  deliver};
+                                                 attach_externs,     load_weights, run_steps, deliver};
     int code = EXIT_OK;
     for (size_t i = 0; i < sizeof steps / sizeof *steps && code == EXIT_OK; i++)
         code = steps[i](&run);

@@ -120,7 +120,7 @@ static void report_deadlock(struct moe_session *session)
 static void advance(struct stream *s)
 {
     const struct plan_instr *in = s->plan && s->pc < s->plan->instrs.count ? stream_instr(s) : NULL;
-    if (in && in->op == opcode_launch && !s->plan->own_thread && s->rank->sm_free > s->time) {
+    if (in && (in->op == opcode_launch || in->op == opcode_host) && !s->plan->own_thread && s->rank->sm_free > s->time) {
         s->time = s->rank->sm_free; // its turn comes again when the SMs are free
         return;
     }

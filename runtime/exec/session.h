@@ -119,6 +119,13 @@ struct transport_ops {
 extern const struct device_ops device_cpu, device_sim;
 extern const struct transport_ops transport_local;
 
+/// What stands for an extern stage.
+struct host_function {
+    const char *name;   // of the stage
+    moe_extern_fn *fn;  // NULL: none given yet
+    void *user;
+};
+
 enum fault_kind { FAULT_NONE, FAULT_DROP, FAULT_DOUBLE, FAULT_MISROUTE };
 
 struct moe_session {
@@ -135,6 +142,8 @@ struct moe_session {
     uint32_t streams_per_rank;
     uint32_t *owner_row; // [experts] row of plan_owner: ascending = by rank, then local id
     uint32_t layers;     // of a step: the plan's, or 1
+    struct host_function *hosts; // one per extern stage
+    uint32_t host_count;
     uint32_t *loaded_layers;
     size_t scratch_bytes;
     bool loaded, broken, stuck;
@@ -162,6 +171,9 @@ struct moe_session {
     void **owned; // every other allocation
     uint32_t owned_count, owned_capacity;
 };
+
+/// The function of an instruction that calls one; there is a row for each.
+const struct host_function *session_host(const struct moe_session *session, const struct plan_instr *instr);
 
 /// Records the step's failure; the first one wins. Returns false.
 bool session_fail(struct moe_session *session, moe_status status, const char *format, ...)

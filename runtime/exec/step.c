@@ -265,13 +265,50 @@ static enum stepped do_end(struct stream *s, const struct plan_instr *in, struct
     return STEP_DONE;
 }
 
+/// The embedding program's function, run where a built-in kernel would.
+static bool call_host(struct stream *s, const struct moe_kargs *a)
+{
+    const struct moe_session *session = s->rank->session;
+    const struct plan_instr *in = stream_instr(s);
+    const struct host_function *host = session_host(session, in);
+    uint32_t inputs = in->args.count - 1;
+    int64_t row_bytes[MOE_MAX_ARGS];
+    for (uint32_t i = 0; i < in->args.count; i++)
+        row_bytes[i] = ROW(session->ir, plan_buffer, ROW(session->ir, plan_arg, in->args.first + i)->buffer)->row_bytes;
+    moe_extern_call call = {.layer = session->loaded_layers[in->layer],
+                            .rank = s->rank->number,
+                            .first = a->n[1],
+                            .count = a->n[0],
+                            .inputs = inputs,
+                            .in = (const void *const *)a->p,
+                            .out = a->p[inputs],
+                            .row_bytes = row_bytes};
+    int result = host->fn(host->user, &call);
+    char where[256];
+    return !result || session_fail(s->rank->session, MOE_BAD_INPUT, "%s: extern stage `%s` returned %d",
+                                   stream_where(s, where, sizeof where), host->name, result);
+}
+
 static enum stepped do_host(struct stream *s, const struct plan_instr *in, struct blocked *on)
 {
-    (void)in, (void)on;
-    char where[256];
-    session_fail(s->rank->session, MOE_UNSUPPORTED, "%s: extern stages are not supported yet",
-                 stream_where(s, where, sizeof where));
-    return STEP_FAILED;
+    (void)on;
+    const struct moe_session *session = s->rank->session;
+    struct launch *l = &s->launch;
+    l->args = (struct moe_kargs){.n = {[2] = s->rank->number, [3] = in->layer}};
+    part_range(ROW(session->ir, plan_part, in->part), s->rank->step->tokens, &l->args.n[1], &l->args.n[0]);
+    for (uint32_t i = 0; i < in->args.count; i++) {
+        const struct plan_arg *arg = ROW(session->ir, plan_arg, in->args.first + i);
+        struct region r = resolve(s, arg, l->args.n[1], l->args.n[0]);
+        l->args.p[i] = r.at;
+        declare(s, arg, r);
+    }
+    l->builtin = call_host;
+    l->fn = NULL;
+    l->units = l->args.n[0] ? 1 : 0;
+    l->grain = 1;
+    l->urgent = false;
+    bool ran = session->device->launch(s, l, l->units ? in->cost : 0) && !session_failed(session);
+    return ran ? STEP_DONE : STEP_FAILED;
 }
 
 /// The counters are kept all along and compared when every rank is at its end (conservation.c).
@@ -299,7 +336,7 @@ enum stepped executor_step(struct stream *s, struct blocked *on)
     enum stepped result = handlers[in->op](s, in, on);
     if (result != STEP_DONE)
         return result;
-    if (in->op == opcode_launch || in->op == opcode_copy || in->op == opcode_send || in->op == opcode_recv)
+    if (in->op == opcode_launch || in->op == opcode_host || in->op == opcode_copy || in->op == opcode_send || in->op == opcode_recv)
         spans_add(&s->spans,
                   (struct span_record){
                       .begin = s->began, .end = device->now(s), .instr = s->plan->instrs.first + s->pc, .peer = NONE});

@@ -57,6 +57,7 @@ struct walk {
 bool validate_kernel(const struct check *c, uint32_t number);
 bool learn_launch(struct walk *w);
 bool check_launch(const struct walk *w);
+bool check_host(const struct walk *w);
 bool check_copy(const struct walk *w);
 
 /// About the instruction at hand; returns false.

@@ -403,6 +403,24 @@ bool check_launch(const struct walk *w)
     }
 }
 
+/// A host function reads rows of values and writes rows of one; it is known by its stage's name.
+bool check_host(const struct walk *w)
+{
+    uint32_t count = w->instr->args.count;
+    if (count < 2 || w->instr->part == NONE || w->rounds != NONE || !*ir_text(w->c->ir, w->instr->stage))
+        return instr_fail(w, "gives a host function no rows");
+    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct plan_arg *a = arg_at(w, i);
+        const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, a->buffer);
+        bool last = i + 1 == count;
+        if (a->access != (last ? access_write : access_read) || !arg_fits_kind(w, i, last ? ARG_OUT : ARG_IN) ||
+            usage_at(w, i)->control != CONTROL_NONE || b->row_bytes <= 0 || !holds_rows(w, i, bound, b->row_bytes))
+            return instr_fail(w, "gives a host function rows that are not there");
+    }
+    return true;
+}
+
 bool check_copy(const struct walk *w)
 {
     if (w->instr->args.count != 2 || w->instr->part == NONE || !arg_fits_kind(w, 0, ARG_OUT) ||

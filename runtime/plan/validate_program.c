@@ -52,6 +52,8 @@ static bool check_instr(struct walk *w)
         return check_launch(w);
     case opcode_copy:
         return check_copy(w);
+    case opcode_host:
+        return check_host(w);
     case opcode_send:
     case opcode_recv:
         return check_message(w);

@@ -52,6 +52,11 @@ static void sort_changes(struct changes *c)
     }
 }
 
+static bool is_compute(const struct plan_instr *in)
+{
+    return in->op == opcode_launch || in->op == opcode_host;
+}
+
 /// Everything rank `number` did: its launches, and messages from it or to it.
 static void collect(const struct moe_session *session, uint32_t number, struct changes *c)
 {
@@ -60,7 +65,7 @@ static void collect(const struct moe_session *session, uint32_t number, struct c
         for (uint32_t i = 0; i < session->streams_per_rank; i++) {
             const struct stream *s = &session->ranks[r].streams[i];
             for (uint32_t j = 0; r == number && j < s->spans.count; j++)
-                if (ROW(session->ir, plan_instr, s->spans.at[j].instr)->op == opcode_launch)
+                if (is_compute(ROW(session->ir, plan_instr, s->spans.at[j].instr)))
                     add_interval(c, &s->spans.at[j], 1, 0);
             for (uint32_t j = 0; j < s->messages.count; j++)
                 if (r == number || s->messages.at[j].peer == number)

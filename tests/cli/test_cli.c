@@ -94,7 +94,9 @@ static void test_wrong_options(void)
                                            {"--input=", "expected F"},
                                            {"--gantt=1", "takes no value"},
                                            {"--emulate-links", "not built yet"},
-                                           {"--extern attn=identity", "not built yet"},
+                                           {"--extern attn", "expected NAME"},
+                                           {"--extern attn=nothing", "`nothing`"},
+                                           {"--extern attn=busy:4", "a time"},
                                            {"--input a --tokens 5", "exclude each other"},
                                            {"-q -v", "exclude each other"}};
     struct run_options o;
