@@ -4,6 +4,7 @@
 #   make MODE=debug      the same with assertions, IR checkers after every pass, guard pages (build/debug)
 #   make MODE=asan|tsan  under sanitizers (build/asan, build/tsan)
 #   make install         PREFIX=/usr/local DESTDIR=
+#   make check-long      the tests that take minutes
 #   make deps            install missing packages (root or sudo)
 
 MODE   ?= release
@@ -17,7 +18,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check bench install clean lint test-binary
+.PHONY: all deps demo check check-long bench install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -29,6 +30,11 @@ demo: deps
 
 check: deps
 	@sh tests/check.sh
+
+# What takes minutes: the verifier against the explorer on 24,000 programs.
+check-long: deps
+	@$(MAKE) --no-print-directory test-binary
+	@MOE_PROOF_PROGRAMS=24000 $(B)/moe-tests proof
 
 # ---------------------------------------------------------------------------------------------- tools and flags
 

@@ -20,7 +20,8 @@
     S(shapes)     \
     S(schedules)  \
     S(clusters)   \
-    S(races)
+    S(races)      \
+    S(proof)
 
 #define DECLARE(name) void suite_##name(void);
 SUITES(DECLARE)

@@ -4,6 +4,11 @@
 // how far each stream had come for certain on the event's own rank (`same`) and on any one other rank (`other`).
 // Overflow rounds run zero or more times, agreed by all ranks; they appear as two iterations whose messages order
 // events of the same rounds only, so that what is proven holds for any number of rounds of each exchange.
+//
+// Two consecutive steps need no second proof: the runtime begins a step when every stream of every rank has ended the one
+// before (moe_session_run), with semaphores and arrivals at zero. A step leaves nothing behind that could meet the next:
+// every message sent is received (match_messages), `count` is last on its rank (check_count), and what a step reads it has
+// written itself (check_written), so that no step sees an earlier one's bytes.
 #ifndef MOECC_VERIFY_H
 #define MOECC_VERIFY_H
 
@@ -14,7 +19,7 @@ struct event {
     uint32_t instr;            // plan row
     uint32_t loop;             // number of the overflow rounds it belongs to, or NONE
     uint32_t iteration;
-    uint32_t wakes; // wait: the event of its signal; recv: the event of the other ranks' send; else NONE
+    uint32_t wakes; // wait: the event of its signal; recv: the event of all ranks' send; else NONE
 };
 
 struct verifier {

@@ -3,16 +3,26 @@
 // rank and on others, and compared with what the new access knows to have ended.
 //
 // Accesses through pointers follow the built-in that wrote the control buffer: what it was given is what they touch.
-// A message writes its recv buffer and reads its send buffer from the start of the send to the end of the recv.
+// A message writes its recv buffer and reads its send buffer from the start of the send to the end of the recv, at any
+// moment between: what touches them comes before the send or after the recv. What is read must also be what was written
+// to it: not bytes that another buffer has taken since.
 #include "compiler/lower/verify.h"
 
 struct use {
     uint32_t place;
-    bool write, remote;
+    bool read, write, remote;
 };
 
-struct history { // [side][stream]: 1 + position of the last access
+struct rounds_access { // the last of one stream's rounds that accesses a place; earlier rounds behind it
+    uint32_t position;
+    struct rounds_access *earlier;
+};
+
+struct history { // [side][stream]: 1 + position of the last access outside rounds; and those in rounds
     uint32_t *reads, *writes;
+    struct rounds_access **round_reads, **round_writes;
+    bool written;       // its bytes are what was written to it
+    uint32_t lost_to;   // 1 + the place whose write ended that
 };
 
 struct places {
@@ -107,16 +117,18 @@ static void find_overlaps(struct places *p)
     p->overlap_first[p->count] = total;
 }
 
-static void use_place(struct places *p, uint32_t place, bool write, bool remote)
+static void use_place(struct places *p, uint32_t place, enum access access, bool remote)
 {
+    bool read = access != access_write, write = access != access_read;
     if (place == NONE || (remote && p->v->info->ranks == 1))
         return;
     for (uint32_t i = 0; i < p->use_count; i++)
         if (p->uses[i].place == place && p->uses[i].remote == remote) {
+            p->uses[i].read |= read;
             p->uses[i].write |= write;
             return;
         }
-    p->uses[p->use_count++] = (struct use){place, write, remote};
+    p->uses[p->use_count++] = (struct use){place, read, write, remote};
 }
 
 /// The place an argument names; NONE for parameters, which nothing writes.
@@ -170,9 +182,9 @@ static bool use_through(struct places *p, uint32_t event, uint32_t control)
             continue;
         for (int j = 0; j < 4; j++) {
             if (throughs[i].reads[j])
-                use_place(p, place_of(p, writer, throughs[i].reads[j] - 1u), false, false);
+                use_place(p, place_of(p, writer, throughs[i].reads[j] - 1u), access_read, false);
             if (throughs[i].writes[j])
-                use_place(p, place_of(p, writer, throughs[i].writes[j] - 1u), true, false);
+                use_place(p, place_of(p, writer, throughs[i].writes[j] - 1u), access_write, false);
         }
         return true;
     }
@@ -217,6 +229,17 @@ static bool use_launch(struct places *p, uint32_t event)
     }
 }
 
+static bool has_pool(const struct verifier *v, uint32_t exchange)
+{
+    struct rows rows = v->variant->exchanges;
+    for (uint32_t i = 0; i < rows.count; i++) {
+        const struct plan_exchange *e = ROW(v->plan, plan_exchange, rows.first + i);
+        if (e->pool && e->kind == exchange_kind_dispatch && e->base == exchange)
+            return true;
+    }
+    return false;
+}
+
 /// Everything that an event accesses.
 static bool collect_uses(struct places *p, uint32_t event)
 {
@@ -224,8 +247,7 @@ static bool collect_uses(struct places *p, uint32_t event)
     const struct plan_instr *instr = event_instr(v, event);
     p->use_count = 0;
     for (uint32_t i = 0; i < instr->args.count; i++)
-        use_place(p, place_of(p, instr, i), ROW(v->plan, plan_arg, instr->args.first + i)->access != access_read,
-                  false);
+        use_place(p, place_of(p, instr, i), ROW(v->plan, plan_arg, instr->args.first + i)->access, false);
     if (instr->op == opcode_launch)
         return use_launch(p, event);
     if (instr->exchange == NONE)
@@ -233,26 +255,51 @@ static bool collect_uses(struct places *p, uint32_t event)
     const struct plan_exchange *e = ROW(v->plan, plan_exchange, instr->exchange);
     bool send = instr->op == opcode_send, recv = instr->op == opcode_recv;
     if (send || recv) {
-        use_place(p, buffer_place(p, e->send), false, recv);
-        use_place(p, buffer_place(p, e->recv), true, send);
-    } else if (instr->op == opcode_rounds || instr->op == opcode_end) {
-        const struct plan_exchange *base = ROW(v->plan, plan_exchange, e->base);
-        use_place(p, buffer_place(p, base->send), false, false);
-        use_place(p, buffer_place(p, base->recv), false, false);
+        use_place(p, buffer_place(p, e->send), access_read, recv);
+        use_place(p, buffer_place(p, e->recv), access_write, send);
     }
+    if (recv && has_pool(v, instr->exchange)) // the own overflow vector stands in the own headers
+        use_place(p, buffer_place(p, e->send), access_read, false);
     return true;
 }
 
-/// How many events of a stream have ended for certain on the rank that made the earlier access.
-static uint32_t known_ended(const struct places *p, uint32_t event, bool remote, bool earlier_remote, uint32_t stream)
+struct knowledge { // how many events of a stream have ended for certain, on the event's own rank and on any other one
+    uint32_t same, other;
+};
+
+/// On the rank that made the earlier access.
+static uint32_t known_ended(const struct places *p, struct knowledge k, bool remote, bool earlier_remote)
 {
-    const struct verifier *v = p->v;
-    uint32_t same = event_clock(v, event, false)[stream], other = event_clock(v, event, true)[stream];
     if (!remote && !earlier_remote)
-        return same;
+        return k.same;
     if (remote != earlier_remote)
-        return other;
-    return v->info->ranks > 2 && other < same ? other : same; // by the same other rank, or by two
+        return k.other;
+    return p->v->info->ranks > 2 && k.other < k.same ? k.other : k.same; // by the same other rank, or by two
+}
+
+static void learn(struct knowledge *k, bool own, bool others, uint32_t ended)
+{
+    k->same = own && ended > k->same ? ended : k->same;
+    k->other = others && ended > k->other ? ended : k->other;
+}
+
+/// An access inside rounds happens only when they run, and then their messages travel too: who is known to have received
+/// one has waited for everybody's send.
+static struct knowledge with_rounds(const struct verifier *v, struct knowledge k, uint32_t inside)
+{
+    uint32_t loop = v->events[inside].loop, streams_first = v->stream_first[v->events[inside].stream];
+    uint32_t end = v->stream_first[v->events[inside].stream + 1];
+    for (uint32_t e = inside; e > streams_first && v->events[e - 1].loop == loop; e--)
+        inside = e - 1;
+    struct knowledge more = k;
+    for (uint32_t e = inside; e < end && v->events[e].loop == loop; e++) {
+        if (event_instr(v, e)->op != opcode_recv)
+            continue;
+        uint32_t sent = v->events[v->events[e].wakes].position + 1, received = v->events[e].position;
+        learn(&more, k.other > received, k.other > received && v->info->ranks > 2, sent);
+        learn(&more, k.same > received, k.same > received && v->info->ranks > 1, sent);
+    }
+    return more;
 }
 
 static bool report_race(const struct places *p, uint32_t event, const struct use *use, uint32_t place, uint32_t stream,
@@ -267,22 +314,40 @@ static bool report_race(const struct places *p, uint32_t event, const struct use
                        second, use->remote ? " of another rank" : "");
 }
 
+/// Is what a stream did to a place known to have ended? Its own record does not count: on another rank the same
+/// instruction has a slot of its own.
+static bool check_past(const struct places *p, uint32_t event, const struct use *use, uint32_t place, bool writes,
+                       uint32_t side, uint32_t stream)
+{
+    const struct verifier *v = p->v;
+    const struct history *h = &p->histories[place];
+    const struct event *own = &v->events[event];
+    struct knowledge k = {event_clock(v, event, false)[stream], event_clock(v, event, true)[stream]};
+    uint32_t at = side * v->streams.count + stream, itself = stream == own->stream ? own->position + 1 : 0;
+    uint32_t last = (writes ? h->writes : h->reads)[at], known = known_ended(p, k, use->remote, side);
+    if (last != itself && last > known)
+        return report_race(p, event, use, place, stream, last - 1, side, writes);
+    const struct rounds_access *r = (writes ? h->round_writes : h->round_reads)[at];
+    for (; r && r->position >= known; r = r->earlier) {
+        uint32_t inside = v->stream_first[stream] + r->position;
+        if (r->position + 1 == itself)
+            continue;
+        if (v->events[inside].loop == own->loop ||
+            r->position >= known_ended(p, with_rounds(v, k, inside), use->remote, side))
+            return report_race(p, event, use, place, stream, r->position, side, writes);
+    }
+    return true;
+}
+
+/// Is every earlier access that conflicts with this one known to have ended?
 static bool check_use(const struct places *p, uint32_t event, const struct use *use)
 {
-    uint32_t streams = p->v->streams.count;
-    for (uint32_t o = p->overlap_first[use->place]; o < p->overlap_first[use->place + 1]; o++) {
-        const struct history *h = &p->histories[p->overlaps[o]];
+    for (uint32_t o = p->overlap_first[use->place]; o < p->overlap_first[use->place + 1]; o++)
         for (uint32_t side = 0; side < 2; side++)
-            for (uint32_t s = 0; s < streams; s++) {
-                uint32_t written = h->writes[side * streams + s], read = use->write ? h->reads[side * streams + s] : 0;
-                if (!written && !read)
-                    continue;
-                uint32_t known = known_ended(p, event, use->remote, side, s);
-                if (written > known || read > known)
-                    return report_race(p, event, use, p->overlaps[o], s, (written > known ? written : read) - 1, side,
-                                       written > known);
-            }
-    }
+            for (uint32_t s = 0; s < p->v->streams.count; s++)
+                if (!check_past(p, event, use, p->overlaps[o], true, side, s) ||
+                    (use->write && !check_past(p, event, use, p->overlaps[o], false, side, s)))
+                    return false;
     return true;
 }
 
@@ -300,28 +365,98 @@ static bool check_inside(const struct places *p, uint32_t event)
     return true;
 }
 
+/// What was accessed while a message was under way: for the recv `event`, everything must have ended before its send.
+static bool check_flight(const struct places *p, uint32_t event)
+{
+    const struct verifier *v = p->v;
+    const struct plan_instr *instr = event_instr(v, event);
+    if (instr->op != opcode_recv || v->info->ranks == 1)
+        return true;
+    const struct plan_exchange *e = ROW(v->plan, plan_exchange, instr->exchange);
+    struct use from = {.place = buffer_place(p, e->send), .read = true};
+    struct use to = {.place = buffer_place(p, e->recv), .write = true, .remote = true};
+    return check_use(p, v->events[event].wakes, &from) && check_use(p, v->events[event].wakes, &to);
+}
+
+struct share { // of a buffer's token rows
+    int64_t of, total;
+};
+
+static bool before(struct share a, struct share b)
+{
+    return a.of * b.total < b.of * a.total;
+}
+
+/// Is all of a place written: the whole buffer, or places that cover its rows from its first to its last?
+static bool is_written(const struct places *p, uint32_t place)
+{
+    uint32_t buffer = buffer_of(p, place), first = p->v->variant->parts.first;
+    if (p->histories[place].written || p->histories[buffer].written)
+        return true;
+    const struct plan_part *part =
+        place == buffer ? NULL : ROW(p->v->plan, plan_part, first + (place - p->buffers) % p->parts);
+    struct share at = part ? (struct share){part->begin, part->total} : (struct share){0, 1};
+    struct share end = part ? (struct share){part->end, part->total} : (struct share){1, 1};
+    for (bool further = true; further && before(at, end);) {
+        further = false;
+        for (uint32_t i = 0; i < p->v->variant->parts.count; i++) {
+            const struct plan_part *x = ROW(p->v->plan, plan_part, first + i);
+            struct share x_begin = {x->begin, x->total}, x_end = {x->end, x->total};
+            if (!p->histories[p->buffers + buffer * p->parts + i].written || before(at, x_begin) || !before(at, x_end))
+                continue;
+            at = x_end;
+            further = true;
+        }
+    }
+    return !before(at, end);
+}
+
 static bool check_written(const struct places *p, uint32_t event, const struct use *use)
 {
     const struct plan_buffer *buffer = buffer_row(p, buffer_of(p, use->place));
-    if (use->write || buffer->kind != buffer_kind_arena)
+    if (!use->read || buffer->kind != buffer_kind_arena || is_written(p, use->place))
         return true;
-    for (uint32_t o = p->overlap_first[use->place]; o < p->overlap_first[use->place + 1]; o++) {
-        const struct history *h = &p->histories[p->overlaps[o]];
-        if (buffer_of(p, p->overlaps[o]) != buffer_of(p, use->place)) // other buffers may share its bytes
-            continue;
-        for (uint32_t i = 0; i < 2 * p->v->streams.count; i++)
-            if (h->writes[i])
-                return true;
+    const char *name = ir_text(p->v->plan, buffer->name);
+    uint32_t lost_to = p->histories[use->place].lost_to;
+    if (!lost_to)
+        return verify_fail(p->v, "%s reads `%s` before anything writes it", event_text(p->v, event), name);
+    return verify_fail(p->v, "%s reads `%s`, whose bytes `%s` has overwritten", event_text(p->v, event), name,
+                       ir_text(p->v->plan, buffer_row(p, buffer_of(p, lost_to - 1))->name));
+}
+
+static void record_access(struct places *p, uint32_t event, uint32_t *last, struct rounds_access **in_rounds)
+{
+    const struct verifier *v = p->v;
+    const struct event *e = &v->events[event];
+    if (e->loop == NONE) {
+        *last = e->position + 1;
+        return;
     }
-    return verify_fail(p->v, "%s reads `%s` before anything writes it", event_text(p->v, event),
-                       ir_text(p->v->plan, buffer->name));
+    if (!*in_rounds || v->events[v->stream_first[e->stream] + (*in_rounds)->position].loop != e->loop) {
+        struct rounds_access *r = context_alloc(v->context, sizeof *r);
+        r->earlier = *in_rounds;
+        *in_rounds = r;
+    }
+    (*in_rounds)->position = e->position;
 }
 
 static void record_use(struct places *p, uint32_t event, const struct use *use)
 {
-    const struct event *e = &p->v->events[event];
     struct history *h = &p->histories[use->place];
-    (use->write ? h->writes : h->reads)[use->remote * p->v->streams.count + e->stream] = e->position + 1;
+    uint32_t at = use->remote * p->v->streams.count + p->v->events[event].stream;
+    if (use->read)
+        record_access(p, event, &h->reads[at], &h->round_reads[at]);
+    if (!use->write)
+        return;
+    record_access(p, event, &h->writes[at], &h->round_writes[at]);
+    h->written = true;
+    for (uint32_t o = p->overlap_first[use->place]; o < p->overlap_first[use->place + 1]; o++) {
+        struct history *other = &p->histories[p->overlaps[o]];
+        if (buffer_of(p, p->overlaps[o]) == buffer_of(p, use->place))
+            continue;
+        other->written = false;
+        other->lost_to = use->place + 1;
+    }
 }
 
 static void start(struct places *p)
@@ -340,6 +475,8 @@ static void start(struct places *p)
         if (p->overlap_first[i] < p->overlap_first[i + 1]) {
             p->histories[i].reads = context_alloc(v->context, 4 * streams * sizeof(uint32_t));
             p->histories[i].writes = p->histories[i].reads + 2 * streams;
+            p->histories[i].round_reads = context_alloc(v->context, 4 * streams * sizeof(struct rounds_access *));
+            p->histories[i].round_writes = p->histories[i].round_reads + 2 * streams;
         }
 }
 
@@ -350,6 +487,8 @@ bool verify_accesses(struct verifier *v)
     for (uint32_t i = 0; i < v->event_count; i++) {
         uint32_t event = v->order[i];
         if (!collect_uses(&p, event) || !check_inside(&p, event))
+            return false;
+        if (!check_flight(&p, event))
             return false;
         for (uint32_t u = 0; u < p.use_count; u++)
             if (!check_use(&p, event, &p.uses[u]) || !check_written(&p, event, &p.uses[u]))

@@ -158,7 +158,7 @@ static bool match_messages(struct verifier *v)
             return verify_fail(
                 v, "exchange `%s` is never sent",
                 ir_text(v->plan, ROW(v->plan, plan_exchange, v->variant->exchanges.first + i / ROUND_COPIES)->name));
-        if (recv[i] != NONE && v->info->ranks > 1)
+        if (recv[i] != NONE)
             v->events[recv[i]].wakes = send[i];
     }
     return true;
@@ -238,16 +238,32 @@ static uint32_t *clock_of(const struct verifier *v, uint32_t *clocks, uint32_t e
     return clocks + (size_t)event * 2 * v->streams.count;
 }
 
-/// `to` starts after `from` (another event, on its own rank or on another one) has ended.
-static void join(const struct verifier *v, uint32_t *to, const uint32_t *from, uint32_t event, bool message)
+static void raise(uint32_t *to, uint32_t value)
 {
-    uint32_t s = v->streams.count, stream = v->events[event].stream, ended = v->events[event].position + 1;
-    for (uint32_t i = 0; i < 2 * s; i++) {
-        uint32_t seen = from[message ? (i + s) % (2 * s) : i];
-        to[i] = seen > to[i] ? seen : to[i];
+    *to = value > *to ? value : *to;
+}
+
+/// `to` starts after `from` has ended: an event of its own rank.
+static void join(const struct verifier *v, uint32_t *to, const uint32_t *from, uint32_t event)
+{
+    for (uint32_t i = 0; i < 2 * v->streams.count; i++)
+        raise(&to[i], from[i]);
+    raise(&to[v->events[event].stream], v->events[event].position + 1);
+}
+
+/// `to` starts after the sends of all ranks, its own too. What a peer knew of other ranks it knew of this one, and, where
+/// there are more than two, of every third one.
+static void join_messages(const struct verifier *v, uint32_t *to, const uint32_t *from, uint32_t event)
+{
+    uint32_t s = v->streams.count;
+    join(v, to, from, event);
+    if (v->info->ranks == 1)
+        return;
+    for (uint32_t i = 0; i < s; i++) {
+        raise(&to[i], from[s + i]);
+        raise(&to[s + i], from[i]);
     }
-    uint32_t at = message ? s + stream : stream;
-    to[at] = ended > to[at] ? ended : to[at];
+    raise(&to[s + v->events[event].stream], v->events[event].position + 1);
 }
 
 static void compute_clocks(struct verifier *v)
@@ -261,17 +277,35 @@ static void compute_clocks(struct verifier *v)
         uint32_t *base = clock_of(v, v->clocks, e), *rounds = clock_of(v, v->round_clocks, e);
         bool message = event_instr(v, e)->op == opcode_recv, apart = message && event->loop != NONE;
         if (event->position)
-            join(v, base, clock_of(v, v->clocks, e - 1), e - 1, false);
+            join(v, base, clock_of(v, v->clocks, e - 1), e - 1);
         if (wakes != NONE && !apart)
-            join(v, base, clock_of(v, v->clocks, wakes), wakes, message);
+            (message ? join_messages : join)(v, base, clock_of(v, v->clocks, wakes), wakes);
         memcpy(rounds, base, 2 * v->streams.count * sizeof *base);
         if (event->loop == NONE)
             continue;
         if (event->position && v->events[e - 1].loop == event->loop)
-            join(v, rounds, clock_of(v, v->round_clocks, e - 1), e - 1, false);
+            join(v, rounds, clock_of(v, v->round_clocks, e - 1), e - 1);
         if (apart && wakes != NONE)
-            join(v, rounds, clock_of(v, v->round_clocks, wakes), wakes, true);
+            join_messages(v, rounds, clock_of(v, v->round_clocks, wakes), wakes);
     }
+}
+
+/// The number of rounds is what the base dispatch's recv has learned.
+static bool check_rounds(struct verifier *v)
+{
+    for (uint32_t e = 0; e < v->event_count; e++) {
+        const struct plan_instr *instr = event_instr(v, e);
+        if (instr->op != opcode_rounds)
+            continue;
+        uint32_t base = ROW(v->plan, plan_exchange, instr->exchange)->base;
+        bool known = false;
+        for (uint32_t r = 0; r < v->event_count && !known; r++)
+            known = event_instr(v, r)->op == opcode_recv && event_instr(v, r)->exchange == base &&
+                    event_clock(v, e, false)[v->events[r].stream] > v->events[r].position;
+        if (!known)
+            return verify_fail(v, "%s does not come after the recv of its base dispatch", event_text(v, e));
+    }
+    return true;
 }
 
 /// `count` compares totals of the whole step.
@@ -305,5 +339,5 @@ bool verify_events(struct verifier *v)
     if (!match_waits(v) || !match_messages(v) || !sort_events(v))
         return false;
     compute_clocks(v);
-    return check_count(v);
+    return check_rounds(v) && check_count(v);
 }

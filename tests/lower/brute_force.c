@@ -76,9 +76,8 @@ static void add_edges(struct model *m)
                 if (in->op == opcode_wait)
                     add_before(m, node_of(m, r, number),
                                node_of(m, r, find(m, opcode_signal, NONE, in->semaphore, in->value)));
-                for (uint32_t q = 0; q < m->ranks && in->op == opcode_recv; q++)
-                    if (q != r)
-                        add_before(m, node_of(m, r, number), node_of(m, q, find(m, opcode_send, in->exchange, 0, 0)));
+                for (uint32_t q = 0; q < m->ranks && in->op == opcode_recv; q++) // a recv waits for the own send too
+                    add_before(m, node_of(m, r, number), node_of(m, q, find(m, opcode_send, in->exchange, 0, 0)));
             }
             last = number;
         }
