@@ -511,7 +511,7 @@ static void emit_plan(struct generator *g, bool careful)
     ROW(plan, plan_kernel, 0)->role = kernel_role_add;
     for (int p = 0; p < g->parts; p++) {
         uint32_t row = ADD(plan, plan_part);
-        *ROW(plan, plan_part, row) = (struct plan_part){p, p + 1, g->parts, BOUND / g->parts};
+        *ROW(plan, plan_part, row) = (struct plan_part){p, p + 1, g->parts, BOUND / g->parts, NONE};
     }
     emit_exchanges(g);
     size_buffers(g, careful);
