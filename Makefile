@@ -39,8 +39,8 @@ check-long: deps
 # ---------------------------------------------------------------------------------------------- tools and flags
 
 LLVM_CONFIG ?= $(firstword $(wildcard $(foreach v,19 18 17 16,/usr/lib/llvm-$(v)/bin/llvm-config)) $(shell command -v llvm-config))
-LLVM_CFLAGS := $(if $(LLVM_CONFIG),-isystem $(shell $(LLVM_CONFIG) --includedir 2>/dev/null))
-LLVM_LIBS   := $(if $(LLVM_CONFIG),-L$(shell $(LLVM_CONFIG) --libdir 2>/dev/null) $(shell $(LLVM_CONFIG) --link-shared --libs 2>/dev/null))
+LLVM_CFLAGS = $(if $(LLVM_CONFIG),-isystem $(shell $(LLVM_CONFIG) --includedir 2>/dev/null))
+LLVM_LIBS   = $(if $(LLVM_CONFIG),-L$(shell $(LLVM_CONFIG) --libdir 2>/dev/null) $(shell $(LLVM_CONFIG) --link-shared --libs 2>/dev/null))
 
 # The CUDA backend builds against a toolkit's or NVIDIA's wheels' headers; without them it is left out, and says so.
 CUDA_INCLUDE := $(firstword $(wildcard /usr/local/cuda/include/nvrtc.h /usr/include/nvrtc.h) \
