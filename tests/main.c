@@ -16,6 +16,7 @@
     S(weights)    \
     S(cli)        \
     S(models)     \
+    S(faults)     \
     S(invariants) \
     S(shapes)     \
     S(schedules)  \
