@@ -111,7 +111,7 @@ static void begin_rank(struct rank *rank)
     for (uint32_t i = 0; i < session->variant->exchanges.count; i++) {
         struct exchange_state *x = &rank->exchanges[session->variant->exchanges.first + i];
         memset(x->arrived, 0, ranks * sizeof *x->arrived);
-        memset(x->mine, 0, 8 * row); // mine .. got_pairs lie one after the other
+        memset(x->mine, 0, 9 * row); // mine .. awaited lie one after the other
         x->received = 0;
         x->rounds = 0;
     }

@@ -111,12 +111,13 @@ static bool build_exchange(struct rank *rank, uint32_t number)
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, number);
     struct exchange_state *x = &rank->exchanges[number];
     size_t ranks = session->info->ranks;
-    int64_t *numbers = session_alloc(session, ranks * 10, sizeof *numbers);
+    int64_t *numbers = session_alloc(session, ranks * 11, sizeof *numbers);
     x->arrived = session_alloc(session, ranks, sizeof *x->arrived);
     if (!numbers || !x->arrived)
         return false;
-    int64_t **const arrays[] = {&x->source_offset, &x->target_offset, &x->mine,       &x->ahead,    &x->from,
-                                &x->from_first,    &x->sent_rows,     &x->sent_pairs, &x->got_rows, &x->got_pairs};
+    int64_t **const arrays[] = {&x->source_offset, &x->target_offset, &x->mine,       &x->ahead,
+                                &x->from,          &x->from_first,    &x->sent_rows,  &x->sent_pairs,
+                                &x->got_rows,      &x->got_pairs,     &x->awaited};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         *arrays[i] = numbers + i * ranks;
     int64_t at = 0;

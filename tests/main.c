@@ -10,6 +10,8 @@
     S(places)     \
     S(schedule)   \
     S(lower)      \
+    S(waves_lowered) \
+    S(waves)      \
     S(codegen)    \
     S(routers)    \
     S(runtime)    \

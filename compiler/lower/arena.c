@@ -62,13 +62,13 @@ static void collect(struct placing *p)
         used += p->items[i].count;
         p->items[i].count = 0;
     }
-    // Logical numbers of one family and part ascend with the layer.
+    // Logical numbers of one family and cell ascend with the layer.
     for (uint32_t i = 0; i < l->arena_count; i++) {
         if (l->logicals[i].buffer == NONE)
             continue;
         struct item *item = &p->items[item_of[l->logicals[i].buffer - first]];
         p->lifetimes[item->first + item->count++] = i;
-        item->control = l->families[i / l->parts / l->layers].control;
+        item->control = l->families[i / l->cells / l->layers].control;
     }
 }
 

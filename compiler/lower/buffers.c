@@ -55,13 +55,13 @@ bool logical_before(const struct lowering *l, uint32_t first, uint32_t second)
     return true;
 }
 
-static uint32_t new_buffer(struct lowering *l, uint32_t number, uint32_t part, uint32_t copy)
+static uint32_t new_buffer(struct lowering *l, uint32_t number, uint32_t cell, uint32_t copy)
 {
     const struct family *family = &l->families[number];
     const char *name = ir_text(l->plan, family->name);
     uint32_t row = lower_add(l->context, l->plan, T_plan_buffer);
-    const char *full = copy ? context_printf(l->context, "%s[%u].%u", name, part, copy)
-                            : context_printf(l->context, "%s[%u]", name, part);
+    const char *full = copy ? context_printf(l->context, "%s[%s].%u", name, cell_text(l, cell), copy)
+                            : context_printf(l->context, "%s[%s]", name, cell_text(l, cell));
     str_id text = ir_str(l->plan, full);
     *ROW(l->plan, plan_buffer, row) = (struct plan_buffer){
         .name = text, .kind = buffer_kind_arena, .dtype = family->dtype, .row_bytes = family->row_bytes, .param = NONE};
@@ -69,18 +69,18 @@ static uint32_t new_buffer(struct lowering *l, uint32_t number, uint32_t part, u
 }
 
 /// Layer by layer: the first buffer whose last user is done, else a new one.
-static void assign_family(struct lowering *l, uint32_t number, uint32_t part)
+static void assign_family(struct lowering *l, uint32_t number, uint32_t cell)
 {
     uint32_t *last = NULL, copies = 0, capacity = 0; // last logical user of each copy
     for (uint32_t layer = 0; layer < l->layers; layer++) {
-        uint32_t logical = logical_of(l, number, layer, part), copy = 0;
+        uint32_t logical = logical_of(l, number, layer, cell), copy = 0;
         if (!l->logicals[logical].touch_count)
             continue;
         while (copy < copies && !logical_before(l, last[copy], logical))
             copy++;
         if (copy == copies) {
             last = context_grow(l->context, last, &capacity, ++copies, sizeof *last);
-            l->logicals[logical].buffer = new_buffer(l, number, part, copy);
+            l->logicals[logical].buffer = new_buffer(l, number, cell, copy);
         } else {
             l->logicals[logical].buffer = l->logicals[last[copy]].buffer;
         }
@@ -117,14 +117,14 @@ static void connect_exchanges(struct lowering *l)
     static const uint8_t recvs[] = {F_RECV, F_REPLY_RECV, F_POOL_RECV, F_SPILL};
     for (uint32_t path = 0; path < l->path_count; path++)
         for (uint32_t layer = 0; layer < l->layers; layer++)
-            for (uint32_t part = 0; part < l->parts; part++)
+            for (uint32_t cell = 0; cell < l->cells; cell++)
                 for (uint32_t kind = 0; kind < EXCHANGE_KINDS; kind++) {
                     const struct path *p = &l->paths[path];
-                    uint32_t row = p->dense ? NONE : exchange_of(l, path, layer, part, kind);
+                    uint32_t row = p->dense ? NONE : exchange_of(l, path, layer, cell, kind);
                     if (row == NONE)
                         continue;
-                    uint32_t send = logical_of(l, p->first_family + sends[kind], layer, part);
-                    uint32_t recv = logical_of(l, p->first_family + recvs[kind], layer, part);
+                    uint32_t send = logical_of(l, p->first_family + sends[kind], layer, cell);
+                    uint32_t recv = logical_of(l, p->first_family + recvs[kind], layer, cell);
                     ROW(l->plan, plan_exchange, row)->send = l->logicals[send].buffer;
                     ROW(l->plan, plan_exchange, row)->recv = l->logicals[recv].buffer;
                 }
@@ -140,8 +140,8 @@ bool make_buffers(struct lowering *l)
     add_caller_buffer(l, "y", buffer_kind_output, y);
     add_param_buffers(l);
     for (uint32_t family = 0; family < l->family_count; family++)
-        for (uint32_t part = 0; part < l->parts; part++)
-            assign_family(l, family, part);
+        for (uint32_t cell = 0; cell < l->cells; cell++)
+            assign_family(l, family, cell);
     connect_exchanges(l);
     ROW(l->plan, plan_variant, l->variant)->buffers =
         (struct rows){l->first_buffer, COUNT(l->plan, plan_buffer) - l->first_buffer};
@@ -161,21 +161,22 @@ struct sizing {
     const struct ir *plan;
     uint32_t rank, ranks;
     const struct plan_exchange *base, *reply, *pool, *pool_reply; // pool may be NULL
-    int64_t bound, choices, experts, owned, fan_rows, fan_pairs, pool_rows, pool_pairs;
+    int64_t bound, choices, experts, owned, waves, fan_rows, fan_pairs, pool_rows, pool_pairs;
 };
 
-static struct sizing sizing_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t part, uint32_t rank)
+static struct sizing sizing_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t cell, uint32_t rank)
 {
     struct sizing s = {.plan = l->plan, .rank = rank, .ranks = l->ranks};
     const struct plan_exchange **slots[EXCHANGE_KINDS] = {&s.base, &s.reply, &s.pool, &s.pool_reply};
     for (uint32_t kind = 0; kind < EXCHANGE_KINDS; kind++) {
-        uint32_t row = exchange_of(l, path, layer, part, kind);
+        uint32_t row = exchange_of(l, path, layer, cell, kind);
         *slots[kind] = row == NONE ? NULL : ROW(l->plan, plan_exchange, row);
     }
-    s.bound = ROW(l->plan, plan_part, l->first_part + part)->bound;
+    s.bound = ROW(l->plan, plan_part, l->first_part + cell / l->waves)->bound;
     s.choices = l->paths[path].choices;
     s.experts = l->paths[path].experts;
-    s.owned = ROW(l->plan, plan_rank, rank)->owned.count;
+    s.owned = wave_experts(l, rank, cell % l->waves);
+    s.waves = l->waves;
     s.fan_rows = slots_fan_rows(l->plan, s.base, rank, l->ranks);
     s.fan_pairs = slots_fan_pairs(l->plan, s.base, rank, l->ranks);
     if (s.pool) {
@@ -209,9 +210,10 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
     case F_IDS:
     case F_WEIGHTS:
     case F_OWN:
+    case F_SUM:
         return times(s->bound, family->row_bytes);
     case F_BINS:
-        return moe_bins_bytes(s->ranks, s->experts, s->choices, s->bound);
+        return moe_bins_bytes(s->ranks, s->experts, s->choices, s->bound, s->waves);
     case F_SEND:
         return send_bytes(s, s->base);
     case F_RECV:
@@ -247,9 +249,9 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
 
 int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank)
 {
-    uint32_t part = logical % l->parts, layer = logical / l->parts % l->layers;
-    const struct family *family = &l->families[logical / l->parts / l->layers];
-    int64_t bound = ROW(l->plan, plan_part, l->first_part + part)->bound;
+    uint32_t cell = logical % l->cells, layer = logical / l->cells % l->layers;
+    const struct family *family = &l->families[logical / l->cells / l->layers];
+    int64_t bound = ROW(l->plan, plan_part, l->first_part + cell / l->waves)->bound;
     if (family->path == NONE)
         return times(bound, family->row_bytes);
     const struct path *path = &l->paths[family->path];
@@ -257,6 +259,6 @@ int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank)
         int64_t rows = (bound + path->workplaces - 1) / path->workplaces;
         return family->kind == F_PAIRS ? moe_pairs_bytes(1, rows, rows) : times(rows, family->row_bytes);
     }
-    struct sizing s = sizing_of(l, family->path, layer, part, rank);
+    struct sizing s = sizing_of(l, family->path, layer, cell, rank);
     return routed_bytes(&s, family);
 }

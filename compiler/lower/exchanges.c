@@ -1,9 +1,10 @@
-// The all-to-alls of a variant: for every routed path, layer and part a dispatch and the combine that answers it, and,
-// where rows can find no slot, the pool's pair of them. Slot rows depend on the destination's number of experts only.
+// The all-to-alls of a variant: for every routed path, layer, part and wave of experts a dispatch and the combine that
+// answers it, and, where rows can find no slot, the pool's pair of them. Slot rows depend on the destination's number of
+// experts in the wave only; a wave's combine also answers rows that earlier waves brought.
 #include "compiler/lower/lower.h"
 
-struct slot_plan {          // of one path and part
-    struct rows base, pool; // plan_slot rows
+struct slot_plan {                   // of one path, part and wave
+    struct rows base, replies, pool; // plan_slot rows
     uint32_t max_rounds;
 };
 
@@ -22,26 +23,36 @@ static void add_slot(struct lowering *l, int64_t rows)
     ROW(l->plan, plan_slot, row)->rows = rows;
 }
 
-static int64_t base_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t rank)
+static int64_t base_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
 {
-    int64_t owned = ROW(l->plan, plan_rank, rank)->owned.count;
-    return slot_base_rows(bound, p->capacity, slot_hit_share(p->experts, owned, p->choices));
+    return slot_base_rows(bound, p->capacity, slot_hit_share(p->experts, wave_experts(l, rank, wave), p->choices));
 }
 
-static void add_base_slots(struct lowering *l, const struct path *p, int64_t bound, struct slot_plan *slots)
+static void add_base_slots(struct lowering *l, const struct path *p, int64_t bound, uint32_t wave,
+                           struct slot_plan *slots)
 {
-    slots->base = (struct rows){COUNT(l->plan, plan_slot), l->ranks};
+    slots->base = slots->replies = (struct rows){COUNT(l->plan, plan_slot), l->ranks};
     for (uint32_t d = 0; d < l->ranks; d++)
-        add_slot(l, base_rows(l, p, bound, d));
+        add_slot(l, base_rows(l, p, bound, wave, d));
+    if (l->waves == 1)
+        return;
+    slots->replies.first = COUNT(l->plan, plan_slot);
+    for (uint32_t d = 0; d < l->ranks; d++) {
+        int64_t rows = 0;
+        for (uint32_t w = 0; w <= wave && rows < bound; w++)
+            rows += base_rows(l, p, bound, w, d);
+        add_slot(l, !wave_experts(l, d, wave) ? 0 : rows < bound ? rows : bound);
+    }
 }
 
 /// The pool's rows per rank, and the most rounds that any rank can need.
-static void add_pool_slots(struct lowering *l, const struct path *p, int64_t bound, struct slot_plan *slots)
+static void add_pool_slots(struct lowering *l, const struct path *p, int64_t bound, uint32_t wave,
+                           struct slot_plan *slots)
 {
     int64_t most = 0;
     for (uint32_t d = 0; d < l->ranks && p->overflow == overflow_pool; d++) {
-        int64_t rows = base_rows(l, p, bound, d);
-        if (!ROW(l->plan, plan_rank, d)->owned.count)
+        int64_t rows = base_rows(l, p, bound, wave, d);
+        if (!wave_experts(l, d, wave))
             continue;
         int64_t rounds = slot_rounds(l->ranks, bound, rows, slot_pool_rows(p->pool, l->ranks, rows));
         if (rounds < 0) {
@@ -56,7 +67,7 @@ static void add_pool_slots(struct lowering *l, const struct path *p, int64_t bou
     slots->max_rounds = (uint32_t)most;
     slots->pool = (struct rows){COUNT(l->plan, plan_slot), most > 0 ? l->ranks : 0};
     for (uint32_t d = 0; d < slots->pool.count; d++) {
-        int64_t rows = base_rows(l, p, bound, d), pool = slot_pool_rows(p->pool, l->ranks, rows);
+        int64_t rows = base_rows(l, p, bound, wave, d), pool = slot_pool_rows(p->pool, l->ranks, rows);
         add_slot(l, pool < MOE_MAX_POOL_ROWS ? pool : MOE_MAX_POOL_ROWS);
     }
 }
@@ -64,18 +75,18 @@ static void add_pool_slots(struct lowering *l, const struct path *p, int64_t bou
 /// Parts with equal bounds share slots.
 static struct slot_plan *plan_slots(struct lowering *l, const struct path *p)
 {
-    struct slot_plan *slots = context_alloc(l->context, l->parts * sizeof *slots);
-    for (uint32_t i = 0; i < l->parts; i++) {
-        int64_t bound = ROW(l->plan, plan_part, l->first_part + i)->bound;
-        uint32_t same = 0;
-        while (same < i && ROW(l->plan, plan_part, l->first_part + same)->bound != bound)
-            same++;
+    struct slot_plan *slots = context_alloc(l->context, l->cells * sizeof *slots);
+    for (uint32_t i = 0; i < l->cells; i++) {
+        int64_t bound = ROW(l->plan, plan_part, l->first_part + i / l->waves)->bound;
+        uint32_t same = i % l->waves;
+        while (same < i && ROW(l->plan, plan_part, l->first_part + same / l->waves)->bound != bound)
+            same += l->waves;
         if (same < i) {
             slots[i] = slots[same];
             continue;
         }
-        add_base_slots(l, p, bound, &slots[i]);
-        add_pool_slots(l, p, bound, &slots[i]);
+        add_base_slots(l, p, bound, i % l->waves, &slots[i]);
+        add_pool_slots(l, p, bound, i % l->waves, &slots[i]);
     }
     return slots;
 }
@@ -99,6 +110,8 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
                                   .send = NONE,
                                   .recv = NONE,
                                   .base = NONE,
+                                  .waves = l->waves,
+                                  .earlier = NONE,
                                   .header_bytes = moe_header_bytes(l->ranks),
                                   .row_bytes = moe_record_bytes(data, meta),
                                   .data_bytes = data,
@@ -108,15 +121,21 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
                                   .wire = combine ? p->y_dtype : p->wire,
                                   .block = combine ? 0 : p->block,
                                   .scale = combine ? scale_type_none : p->scale,
-                                  .slots = pool ? slots->pool : slots->base};
+                                  .slots = pool ? slots->pool : combine ? slots->replies : slots->base};
 }
 
-static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uint32_t part,
+const char *cell_text(const struct lowering *l, uint32_t cell)
+{
+    return l->waves > 1 ? context_printf(l->context, "%u,%u", cell / l->waves, cell % l->waves)
+                        : context_printf(l->context, "%u", cell);
+}
+
+static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uint32_t cell,
                           const struct slot_plan *slots)
 {
     static const uint8_t bases[] = {EXCHANGE_KINDS, EXCHANGE_DISPATCH, EXCHANGE_DISPATCH, EXCHANGE_POOL_DISPATCH};
     const struct path *p = &l->paths[path];
-    uint32_t *rows = &l->exchanges[((path * l->layers + layer) * l->parts + part) * EXCHANGE_KINDS];
+    uint32_t *rows = &l->exchanges[((path * l->layers + layer) * l->cells + cell) * EXCHANGE_KINDS];
     for (uint32_t kind = 0; kind < EXCHANGE_KINDS; kind++) {
         bool combine = kind == EXCHANGE_COMBINE || kind == EXCHANGE_POOL_COMBINE;
         rows[kind] = NONE;
@@ -125,8 +144,11 @@ static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uin
         struct plan_exchange e = describe(l, p, kind, slots);
         const char *stage = ir_text(l->module, lower_stage(l, combine ? p->combine : p->dispatch)->name);
         const char *infix = kind >= EXCHANGE_POOL_DISPATCH ? ".pool" : "";
-        e.name = ir_str(l->plan, context_printf(l->context, "%s%s[%u]", stage, infix, part));
-        e.part = l->first_part + part;
+        e.name = ir_str(l->plan, context_printf(l->context, "%s%s[%s]", stage, infix, cell_text(l, cell)));
+        e.part = l->first_part + cell / l->waves;
+        e.wave = cell % l->waves;
+        if (kind == EXCHANGE_DISPATCH && e.wave > 0)
+            e.earlier = exchange_of(l, path, layer, cell - 1, kind);
         e.base = bases[kind] == EXCHANGE_KINDS ? NONE : rows[bases[kind]];
         rows[kind] = lower_add(l->context, l->plan, T_plan_exchange);
         *ROW(l->plan, plan_exchange, rows[kind]) = e;
@@ -135,7 +157,7 @@ static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uin
 
 bool make_exchanges(struct lowering *l)
 {
-    size_t count = (size_t)l->path_count * l->layers * l->parts * EXCHANGE_KINDS;
+    size_t count = (size_t)l->path_count * l->layers * l->cells * EXCHANGE_KINDS;
     uint32_t first = COUNT(l->plan, plan_exchange);
     l->exchanges = context_alloc(l->context, (count + 1) * sizeof *l->exchanges);
     for (uint32_t path = 0; path < l->path_count; path++) {
@@ -143,8 +165,8 @@ bool make_exchanges(struct lowering *l)
             continue;
         struct slot_plan *slots = plan_slots(l, &l->paths[path]);
         for (uint32_t layer = 0; layer < l->layers && !l->failed; layer++)
-            for (uint32_t part = 0; part < l->parts; part++)
-                add_exchanges(l, path, layer, part, &slots[part]);
+            for (uint32_t cell = 0; cell < l->cells; cell++)
+                add_exchanges(l, path, layer, cell, &slots[cell]);
     }
     ROW(l->plan, plan_variant, l->variant)->exchanges = (struct rows){first, COUNT(l->plan, plan_exchange) - first};
     return !l->failed;

@@ -12,7 +12,7 @@ struct writer {
     struct lowering *l;
     uint32_t instance; // of the schedule
     const struct path *path;
-    uint32_t path_number, layer, part;
+    uint32_t path_number, layer, part, wave;
     uint32_t range; // its rows: the part, or a piece of it
     uint32_t piece;
     uint16_t step; // position inside the instance
@@ -24,6 +24,12 @@ struct writer {
 static double tokens(const struct writer *w)
 {
     return (double)ROW(w->l->plan, plan_part, w->l->first_part + w->range)->bound;
+}
+
+/// Among how many instances a part's pairs are divided.
+static double waves_of(const struct writer *w)
+{
+    return w->path->dense ? 1 : w->l->waves;
 }
 
 static double work(const struct writer *w, double flops, double bytes)
@@ -47,10 +53,22 @@ static void touch(struct writer *w, uint32_t logical, bool remote)
     l->touches[l->touch_count++] = (struct touch){logical, w->instance, w->step, w->step, remote};
 }
 
+static uint32_t cell_of(const struct writer *w)
+{
+    return w->part * w->l->waves + w->wave;
+}
+
+static uint32_t family_in(const struct writer *w, enum path_family kind, uint32_t wave)
+{
+    return logical_of(w->l, w->path->first_family + kind, w->layer, w->part * w->l->waves + wave);
+}
+
+/// Routes and the sum of replies belong to the part, all else to the wave.
 static uint32_t family(const struct writer *w, enum path_family kind)
 {
+    bool whole = kind == F_IDS || kind == F_WEIGHTS || kind == F_SUM;
     uint32_t place = w->path->workplaces > 1 ? w->piece * F_DENSE_COUNT : 0;
-    return logical_of(w->l, w->path->first_family + place + kind, w->layer, w->part);
+    return family_in(w, (enum path_family)(place + kind), whole ? 0 : w->wave);
 }
 
 static void begin(struct writer *w, enum opcode op, double cost)
@@ -74,7 +92,7 @@ static void launch(struct writer *w, uint32_t kernel, double cost)
 /// Does the buffer hold a value between stages, row by row?
 static bool is_value(const struct lowering *l, uint32_t buffer)
 {
-    return buffer < l->arena_count && l->families[buffer / l->parts / l->layers].path == NONE;
+    return buffer < l->arena_count && l->families[buffer / l->cells / l->layers].path == NONE;
 }
 
 static void argument(struct writer *w, uint32_t buffer, enum access access)
@@ -113,7 +131,7 @@ static uint32_t value_buffer(const struct lowering *l, uint32_t value, uint32_t 
     }
     if (value == l->layer->output && layer + 1 == l->layers)
         return l->arena_count + 1;
-    return logical_of(l, l->value_family[value], layer, part);
+    return logical_of(l, l->value_family[value], layer, part * l->waves);
 }
 
 static uint32_t input_value(const struct writer *w, uint32_t stage, const char *name)
@@ -139,7 +157,7 @@ static double hit_rows(const struct writer *w)
     const struct lowering *l = w->l;
     double rows = 0;
     for (uint32_t d = 0; d < l->ranks; d++) {
-        double hit = slot_hit_share(w->path->experts, ROW(l->plan, plan_rank, d)->owned.count, w->path->choices);
+        double hit = slot_hit_share(w->path->experts, wave_experts(l, d, w->wave), w->path->choices);
         rows += hit * tokens(w) * (l->ranks - 1) / l->ranks;
     }
     return rows;
@@ -170,7 +188,7 @@ static double latency(const struct writer *w)
 
 static void message(struct writer *w, enum opcode op, uint32_t kind, enum path_family send, enum path_family recv)
 {
-    uint32_t row = exchange_of(w->l, w->path_number, w->layer, w->part, kind);
+    uint32_t row = exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind);
     const struct plan_exchange *e = ROW(w->l->plan, plan_exchange, row);
     double cost = w->looping ? 0 : op == opcode_send ? wire_time(w, e) : latency(w);
     begin(w, op, cost);
@@ -202,7 +220,7 @@ static void draft_route(struct writer *w)
 
 static bool has_pool(const struct writer *w)
 {
-    return exchange_of(w->l, w->path_number, w->layer, w->part, EXCHANGE_POOL_DISPATCH) != NONE;
+    return exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_POOL_DISPATCH) != NONE;
 }
 
 static void draft_pack(struct writer *w)
@@ -210,7 +228,7 @@ static void draft_pack(struct writer *w)
     const struct path *p = w->path;
     uint32_t x = path_x(w);
     launch(w, p->bin_kernel, work(w, 0, tokens(w) * (double)p->choices * 32));
-    w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, w->part, EXCHANGE_DISPATCH);
+    w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_DISPATCH);
     own(w, F_IDS, access_read);
     own(w, F_WEIGHTS, access_read);
     argument(w, x, access_read);
@@ -220,19 +238,28 @@ static void draft_pack(struct writer *w)
     fresh(w, F_OWN);
     if (has_pool(w))
         fresh(w, F_SPILL);
+    if (w->wave > 0)
+        argument(w, family_in(w, F_BINS, w->wave - 1), access_read);
     launch(w, p->pack_kernel, work(w, 0, hit_rows(w) * (double)(2 * p->width * dtype_bytes(p->x_dtype))));
     own(w, F_BINS, access_read);
     argument(w, x, access_read);
     own(w, F_SEND, access_write);
 }
 
+/// Rows that earlier waves brought are read where they arrived.
+static void earlier_slots(struct writer *w)
+{
+    for (uint32_t wave = 0; wave < w->wave; wave++)
+        argument(w, family_in(w, F_RECV, wave), access_read);
+}
+
 /// Rows into A, the two grouped matrix products, sums to where the rows' replies go. `pool`: of an overflow round.
 static void draft_mlp(struct writer *w, bool pool)
 {
     const struct path *p = w->path;
-    double pairs = pool ? 0 : tokens(w) * (double)(p->dense ? 1 : p->choices);
+    double pairs = pool ? 0 : tokens(w) * (double)(p->dense ? 1 : p->choices) / waves_of(w);
     double flops = pairs * (double)p->width * (double)p->ffn, size = (double)dtype_bytes(p->a_dtype);
-    double owned = p->dense ? 1 : (double)p->experts / w->l->ranks;
+    double owned = p->dense ? 1 : (double)p->experts / w->l->ranks / waves_of(w);
     double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * size;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
                      hidden = pool ? F_POOL_HIDDEN : F_HIDDEN, acc = pool ? F_POOL_ACC : F_ACC;
@@ -240,6 +267,8 @@ static void draft_mlp(struct writer *w, bool pool)
     own(w, control, access_read);
     if (!p->dense)
         own(w, pool ? F_POOL_RECV : F_RECV, access_read);
+    if (!p->dense && !pool)
+        earlier_slots(w);
     if (!pool)
         argument(w, path_x(w), access_read);
     own(w, a, access_write);
@@ -272,7 +301,7 @@ static void draft_fan_out(struct writer *w, bool pool)
     const struct path *p = w->path;
     launch(w, p->fan_kernel, pool ? 0 : work(w, 0, tokens(w) * (double)p->choices * 32));
     w->draft->exchange =
-        exchange_of(w->l, w->path_number, w->layer, w->part, pool ? EXCHANGE_POOL_DISPATCH : EXCHANGE_DISPATCH);
+        exchange_of(w->l, w->path_number, w->layer, cell_of(w), pool ? EXCHANGE_POOL_DISPATCH : EXCHANGE_DISPATCH);
     own(w, F_BINS, access_read);
     own(w, pool ? F_POOL_RECV : F_RECV, access_read);
     own(w, pool ? F_POOL_PAIRS : F_PAIRS, access_write);
@@ -282,6 +311,8 @@ static void draft_fan_out(struct writer *w, bool pool)
     argument(w, path_x(w), access_read);
     if (!pool && p->own_kernel != NONE)
         own(w, F_OWN_TABLE, access_write);
+    if (!pool)
+        earlier_slots(w);
 }
 
 /// Overflow rounds read the headers of the base dispatch up to their end.
@@ -294,7 +325,7 @@ static void touch_base(struct writer *w)
 static void draft_rounds(struct writer *w)
 {
     const struct path *p = w->path;
-    uint32_t pool = exchange_of(w->l, w->path_number, w->layer, w->part, EXCHANGE_POOL_DISPATCH);
+    uint32_t pool = exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_POOL_DISPATCH);
     begin(w, opcode_rounds, 0);
     w->draft->exchange = pool;
     w->looping = true;
@@ -346,9 +377,17 @@ static void draft_expert(struct writer *w)
 static void draft_merge(struct writer *w)
 {
     const struct path *p = w->path;
-    launch(w, p->merge_kernel, work(w, 0, (hit_rows(w) + tokens(w)) * (double)p->width * 2 * 4));
+    bool adds = w->wave > 0, ends = w->wave + 1 == w->l->waves;
+    launch(w, p->merge_kernels[adds][ends], work(w, 0, (hit_rows(w) + tokens(w)) * (double)p->width * 2 * 4));
     own(w, F_BINS, access_read);
-    argument(w, result_value(w, p->combine), access_write);
+    if (ends)
+        argument(w, result_value(w, p->combine), access_write);
+    else if (!adds)
+        fresh(w, F_SUM);
+    else
+        own(w, F_SUM, access_update);
+    if (adds)
+        own(w, F_SUM, access_read);
     own(w, F_REPLY_RECV, access_read);
     own(w, F_OWN, access_read);
     if (has_pool(w))
@@ -438,6 +477,7 @@ void draft_instances(struct lowering *l)
                            .path_number = path ? (uint32_t)(path - l->paths) : NONE,
                            .layer = instance->layer,
                            .part = instance->part,
+                           .wave = instance->wave,
                            .range = instance_range(l, instance),
                            .piece = instance->piece};
         l->of_instance[i].first = l->draft_count;

@@ -121,8 +121,14 @@ static void make_routing(struct lowering *l, struct path *p)
     p->unpack_kernel = copy_kernel(l, p, p->wire, p->a_dtype, true);
     p->own_kernel = p->x_dtype == p->wire ? NONE : copy_kernel(l, p, p->x_dtype, p->a_dtype, false);
     const struct mod_value *y = ROW(l->module, mod_value, lower_stage(l, p->combine)->result);
-    kernel = (struct plan_kernel){.role = kernel_role_merge, .n = {p->width, p->y_dtype, y->dtype}};
-    p->merge_kernel = kernel_row(l, kernel);
+    for (int adds = 0; adds < (l->waves > 1 ? 2 : 1); adds++)
+        for (int ends = l->waves > 1 ? 0 : 1; ends < 2; ends++) {
+            if (ends && !adds && l->waves > 1)
+                continue;
+            kernel = (struct plan_kernel){.role = kernel_role_merge,
+                                          .n = {p->width, p->y_dtype, ends ? y->dtype : dtype_f32, adds}};
+            p->merge_kernels[adds][ends] = kernel_row(l, kernel);
+        }
 }
 
 void make_kernels(struct lowering *l, struct path *p)

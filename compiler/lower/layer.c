@@ -245,7 +245,7 @@ static void add_path_families(struct lowering *l, uint32_t number)
     static const char *const suffixes[F_COUNT] = {
         "pairs",      "a",         "hidden",      "acc",      "ids",       "weights",   "bins",      "send",
         "recv",       "own_table", "own",         "send",     "recv",      "pool.send", "pool.recv", "pool.round",
-        "pool.pairs", "pool.a",    "pool.hidden", "pool.acc", "pool.send", "pool.spill"};
+        "pool.pairs", "pool.a",    "pool.hidden", "pool.acc", "pool.send", "pool.spill", "sum"};
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
     p->workplaces = count_workplaces(l, p);
@@ -253,7 +253,7 @@ static void add_path_families(struct lowering *l, uint32_t number)
         uint32_t i = p->dense ? n % F_DENSE_COUNT : n;
         uint32_t stage = i >= F_IDS && i <= F_WEIGHTS                                                  ? p->route
                          : (i >= F_BINS && i <= F_RECV) || (i >= F_POOL_SEND && i <= F_ROUND)          ? p->dispatch
-                         : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i == F_SPILL ? p->combine
+                         : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i >= F_SPILL ? p->combine
                                                                                                        : p->expert;
         struct family family = {.kind = (enum path_family)i, .path = number, .value = NONE, .dtype = dtype_none};
         family.control = i == F_PAIRS || i == F_BINS || i == F_OWN_TABLE || i == F_ROUND || i == F_POOL_PAIRS;
@@ -274,6 +274,8 @@ static void add_path_families(struct lowering *l, uint32_t number)
     f[F_IDS].dtype = dtype_i32;
     f[F_WEIGHTS].dtype = dtype_f32;
     f[F_IDS].row_bytes = f[F_WEIGHTS].row_bytes = p->choices * 4;
+    f[F_SUM].dtype = dtype_f32;
+    f[F_SUM].row_bytes = p->width * 4;
     f[F_OWN].dtype = p->y_dtype;
     f[F_OWN].row_bytes = moe_record_bytes(p->width * dtype_bytes(p->y_dtype), 0);
 }

@@ -2,8 +2,10 @@
 // instance becomes draft instructions over logical buffers (instructions.c), logical buffers are laid onto plan buffers
 // and the arena (buffers.c, arena.c), and the drafts are written as the plan's streams (program.c).
 //
-// A *family* is a role that a buffer plays (`xd.send`); a *logical buffer* is a family for one layer and part; several
-// logical buffers of a family and part share one plan_buffer where the order allows it, and plan_buffers share bytes.
+// A *family* is a role that a buffer plays (`xd.send`); a *logical buffer* is a family for one layer, part and wave of
+// experts; several logical buffers of a family, part and wave share one plan_buffer where the order allows it, and
+// plan_buffers share bytes. Part and wave are one number here, the *cell*: part * waves + wave; what is not split by waves
+// is at home in wave 0.
 #ifndef MOECC_LOWER_H
 #define MOECC_LOWER_H
 
@@ -39,7 +41,8 @@ struct path {
     uint32_t bias, logit_bias; // NONE: one number for all experts
     int64_t a_stride, hidden_stride, acc_stride;
     uint32_t route_kernel, bin_kernel, round_kernel, pack_kernel, fan_kernel, unpack_kernel, own_kernel, up_kernel,
-        down_kernel, merge_kernel, dense_kernel;
+        down_kernel, dense_kernel;
+    uint32_t merge_kernels[2][2]; // [adds to a sum][ends: writes the result, not the sum]
     uint32_t first_family;
     uint32_t workplaces; // dense: sets of the first four families, 1 or one per piece
 };
@@ -68,6 +71,7 @@ enum path_family {
     F_POOL_ACC,
     F_POOL_REPLY,
     F_SPILL,
+    F_SUM, // of the replies of waves that are merged already, f32
     F_COUNT,
     F_DENSE_COUNT = F_ACC + 1
 };
@@ -125,7 +129,7 @@ struct lowering {
     struct ir *plan;
     const struct mod_pipeline *pipeline;
     const struct mod_layer *layer;
-    uint32_t ranks, layers, parts;
+    uint32_t ranks, layers, parts, waves, cells;
     uint32_t *first_piece; // by task of the graph that works in pieces: its first piece, counted like parts
     uint32_t variant, first_part; // plan rows
     int64_t bound;
@@ -136,9 +140,9 @@ struct lowering {
     struct family *families;
     uint32_t family_count, family_capacity;
     uint32_t *value_family; // by mod_value row: family or NONE
-    uint32_t *exchanges;    // [path][layer][part][EXCHANGE_KINDS]: plan rows or NONE
+    uint32_t *exchanges;    // [path][layer][cell][EXCHANGE_KINDS]: plan rows or NONE
 
-    uint32_t arena_count; // logical buffers: family_count * layers * parts
+    uint32_t arena_count; // logical buffers: family_count * layers * cells
     struct logical *logicals;
     uint32_t first_buffer; // plan row of the variant's first buffer; then input, output, parameters, arena
     struct touch *touches;
@@ -187,11 +191,19 @@ uint32_t plan_param_of(const struct ir *plan, const struct ir *module, uint32_t 
 
 // exchanges.c
 bool make_exchanges(struct lowering *l);
-static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t part,
+static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t cell,
                                    uint32_t kind)
 {
-    return l->exchanges[((path * l->layers + layer) * l->parts + part) * EXCHANGE_KINDS + kind];
+    return l->exchanges[((path * l->layers + layer) * l->cells + cell) * EXCHANGE_KINDS + kind];
 }
+/// Experts of a rank in a wave.
+static inline int64_t wave_experts(const struct lowering *l, uint32_t rank, uint32_t wave)
+{
+    int64_t owned = ROW(l->plan, plan_rank, rank)->owned.count;
+    return owned * (wave + 1) / l->waves - owned * wave / l->waves;
+}
+/// `1` or, with waves, `1,0`: what follows a name.
+const char *cell_text(const struct lowering *l, uint32_t cell);
 
 // instructions.c
 /// Which rows an instance works on, counted like parts: its part, or a piece of it.
@@ -200,9 +212,9 @@ static inline uint32_t instance_range(const struct lowering *l, const struct sch
     uint32_t pieces = ROW(l->schedule, sched_task, instance->task)->pieces;
     return pieces == 1 ? instance->part : l->first_piece[instance->task] + instance->part * pieces + instance->piece;
 }
-static inline uint32_t logical_of(const struct lowering *l, uint32_t family, uint32_t layer, uint32_t part)
+static inline uint32_t logical_of(const struct lowering *l, uint32_t family, uint32_t layer, uint32_t cell)
 {
-    return (family * l->layers + layer) * l->parts + part;
+    return (family * l->layers + layer) * l->cells + cell;
 }
 void draft_instances(struct lowering *l);
 

@@ -37,6 +37,8 @@ static void start_variant(struct lowering *l)
     l->variant = lower_add(l->context, l->plan, T_plan_variant);
     l->first_part = COUNT(l->plan, plan_part);
     l->parts = info->parts.count;
+    l->waves = info->waves;
+    l->cells = l->parts * l->waves;
     l->layers = info->layers;
     l->bound = info->bound;
     for (uint32_t i = 0; i < l->parts; i++) {
@@ -273,16 +275,12 @@ uint32_t lower_schedule(struct context *context, const struct program_text *prog
     l.order = order_closure_make(context, graph, schedule);
     if (!l.order)
         fatal(context, EXIT_BUG, "a schedule is lowered that was not proven");
-    if (ROW(schedule, sched_info, 0)->waves > 1) {
-        lower_refuse(&l, E0901, l.layer->stages.first, NULL, "`split experts` is checked, but not lowered yet");
-        return NONE;
-    }
     start_variant(&l);
     read_speeds(&l);
     find_classes(&l);
     if (!read_layer(&l) || !make_exchanges(&l))
         return NONE;
-    l.arena_count = l.family_count * l.layers * l.parts;
+    l.arena_count = l.family_count * l.layers * l.cells;
     draft_instances(&l);
     if (l.failed || !make_buffers(&l) || !write_programs(&l))
         return NONE;

@@ -31,7 +31,7 @@ struct places {
     uint32_t *overlap_first, *overlaps; // by place: the places that share bytes with it, itself first
     struct history *histories;
     uint32_t *writer; // by buffer: the instruction that wrote a control buffer, or NONE
-    struct use uses[4 * 16];
+    struct use uses[4 * MOE_MAX_ARGS];
     uint32_t use_count;
 };
 
@@ -153,6 +153,11 @@ struct through { // what a role touches through the control that a writer filled
     uint8_t reads[4], writes[4]; // 1 + argument of the writer, 0: none
 };
 
+static uint32_t role_of(const struct verifier *v, const struct plan_instr *instr)
+{
+    return ROW(v->plan, plan_kernel, instr->kernel)->role;
+}
+
 static const struct through throughs[] = {
     {kernel_role_copy_rows, kernel_role_bin, {BIN_X + 1}, {BIN_SEND + 1}},
     {kernel_role_copy_rows, kernel_role_bin_round, {ROUND_X + 1}, {ROUND_SEND + 1}},
@@ -163,9 +168,19 @@ static const struct through throughs[] = {
     {kernel_role_merge, kernel_role_bin, {BIN_REPLY + 1, BIN_OWN + 1, BIN_SPILL + 1}, {0}},
 };
 
-static uint32_t role_of(const struct verifier *v, const struct plan_instr *instr)
+/// Control data is not followed into: the last argument of a bin is, after the first wave, the bins of the wave before.
+static bool is_earlier_bins(const struct verifier *v, const struct plan_instr *writer, uint32_t arg)
 {
-    return ROW(v->plan, plan_kernel, instr->kernel)->role;
+    return role_of(v, writer) == kernel_role_bin && arg == BIN_SPILL &&
+           !moe_bin_has_spill(writer->args.count, ROW(v->plan, plan_exchange, writer->exchange)->wave);
+}
+
+/// The arrived slots of earlier waves that a fan_out was given, behind its other arguments.
+static void use_earlier_slots(struct places *p, const struct plan_instr *fan_out)
+{
+    const struct plan_exchange *e = ROW(p->v->plan, plan_exchange, fan_out->exchange);
+    for (uint32_t i = 0; i < e->wave && !e->pool; i++)
+        use_place(p, place_of(p, fan_out, fan_out->args.count - 1 - i), access_read, false);
 }
 
 static bool use_through(struct places *p, uint32_t event, uint32_t control)
@@ -181,11 +196,13 @@ static bool use_through(struct places *p, uint32_t event, uint32_t control)
         if (throughs[i].role != role_of(v, instr) || throughs[i].writer != role_of(v, writer))
             continue;
         for (int j = 0; j < 4; j++) {
-            if (throughs[i].reads[j])
+            if (throughs[i].reads[j] && !is_earlier_bins(v, writer, throughs[i].reads[j] - 1u))
                 use_place(p, place_of(p, writer, throughs[i].reads[j] - 1u), access_read, false);
             if (throughs[i].writes[j])
                 use_place(p, place_of(p, writer, throughs[i].writes[j] - 1u), access_write, false);
         }
+        if (role_of(v, instr) == kernel_role_copy_rows && role_of(v, writer) == kernel_role_fan_out)
+            use_earlier_slots(p, writer);
         return true;
     }
     return verify_fail(v, "%s follows control data of the wrong kind", event_text(v, event));

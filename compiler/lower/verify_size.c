@@ -48,9 +48,13 @@ static bool bin_fits(const struct sizes *s, int64_t bound)
     const struct plan_exchange *reply = reply_of(s, s->instr->exchange);
     if (!reply)
         return verify_fail(s->v, "%s: no combine answers its dispatch", event_text(s->v, s->event));
+    const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, s->instr->exchange);
+    int64_t bins = moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves);
+    if (e->wave > 0 && !holds(s, s->instr->args.count - 1, 1, bins))
+        return false;
     return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) &&
            holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds(s, BIN_OWN, bound, reply->row_bytes) &&
-           holds(s, BIN_BINS, 1, moe_bins_bytes(info->ranks, info->experts, info->choices, bound));
+           holds(s, BIN_BINS, 1, bins);
 }
 
 static bool fan_out_fits(const struct sizes *s)
@@ -60,7 +64,7 @@ static bool fan_out_fits(const struct sizes *s)
     uint32_t rank = s->program->rank, ranks = s->v->info->ranks;
     int64_t rows = slots_fan_rows(plan, e, rank, ranks), pairs = slots_fan_pairs(plan, e, rank, ranks);
     return holds(s, FAN_A, pairs, ROW(plan, plan_kernel, s->instr->kernel)->n[0]) &&
-           holds(s, FAN_PAIRS, 1, moe_pairs_bytes(ROW(plan, plan_rank, rank)->owned.count, rows, pairs));
+           holds(s, FAN_PAIRS, 1, moe_pairs_bytes(slots_wave_experts(plan, e, rank), rows, pairs));
 }
 
 static bool launch_fits(struct sizes *s)
@@ -79,6 +83,9 @@ static bool launch_fits(struct sizes *s)
     }
     case kernel_role_dense:
         return holds(s, DENSE_A, bound, k->n[0]) && holds(s, DENSE_Y, bound, k->n[2]);
+    case kernel_role_merge:
+        return holds(s, MERGE_Y, bound, k->n[0] * dtype_bytes((uint32_t)k->n[2])) &&
+               (!k->n[3] || holds(s, MERGE_SUM, bound, k->n[0] * 4));
     default:
         return true;
     }

@@ -1,7 +1,7 @@
 // The built-in kernels `bin` and `bin_round`: routes become rows per destination rank. A token sends one row to each rank
 // that owns one of its experts; its own rank's row stays in x. `bin` fills the base slots' headers and metas, the pack
 // table, and says where each token's replies will lie; `bin_round` does the same for the rows granted in one overflow
-// round.
+// round. With waves of experts a `bin` looks at its wave's experts only and sends what no earlier wave has stored.
 #include <string.h>
 
 #include "control.h"
@@ -65,13 +65,34 @@ static void write_meta(const struct moe_session *session, const struct pair pair
                                 : (struct moe_row_meta){-1, 0};
 }
 
-static struct moe_bins *lay_out(const struct moe_session *session, void *control, int64_t tokens)
+/// Of pairs [*from, *to) of one rank, those of the wave's experts.
+static void wave_run(const struct moe_session *session, const struct plan_exchange *e, const struct pair pairs[],
+                     int *from, int *to)
+{
+    if (e->waves == 1)
+        return;
+    uint32_t rank = owner(session, pairs[*from].owner)->rank;
+    int64_t first = slots_wave_first(session->ir, e, rank), end = first + slots_wave_experts(session->ir, e, rank);
+    while (*from < *to && owner(session, pairs[*from].owner)->local < first)
+        ++*from;
+    while (*to > *from && owner(session, pairs[*to - 1].owner)->local >= end)
+        --*to;
+}
+
+/// Ranks that one token can reach.
+static int64_t reach(const struct moe_session *session)
+{
+    return session->info->choices < session->info->ranks ? session->info->choices : session->info->ranks;
+}
+
+static struct moe_bins *lay_out(const struct moe_session *session, const struct plan_exchange *e, void *control,
+                                int64_t tokens)
 {
     int64_t ranks = session->info->ranks, choices = session->info->choices;
-    int64_t rows = tokens * (choices < ranks ? choices : ranks);
+    int64_t rows = tokens * reach(session);
     struct moe_bins *b = control;
     char *at = (char *)control + (sizeof *b + 63) / 64 * 64;
-    *b = (struct moe_bins){.head.tokens = tokens};
+    *b = (struct moe_bins){.head.tokens = tokens, .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0))};
     b->head.pack.src = carve(&at, rows, sizeof(void *));
     b->head.pack.dst = carve(&at, rows, sizeof(void *));
     b->head.merge_first = carve(&at, tokens + 1, sizeof(int64_t));
@@ -82,11 +103,54 @@ static struct moe_bins *lay_out(const struct moe_session *session, void *control
     b->own_first = carve(&at, tokens + 1, sizeof(int32_t));
     b->load = carve(&at, session->info->experts, sizeof(int64_t));
     b->overflow = carve(&at, ranks, sizeof(uint32_t));
+    if (e->waves == 1)
+        return b;
+    b->stored_count = carve(&at, ranks, sizeof(int64_t));
+    b->stored_first = carve(&at, ranks, sizeof(int64_t));
+    b->needed = carve(&at, ranks, sizeof(int64_t));
+    b->stored = carve(&at, rows, sizeof(int32_t));
+    b->reply = carve(&at, rows, sizeof(int32_t));
     return b;
 }
 
-/// First pass: rows per rank (as a prefix sum), pairs per expert.
-static bool count_rows(struct stream *s, const struct routes *r, struct moe_bins *b)
+/// Starts from what earlier waves have stored; nothing of it is known to be needed yet.
+static bool carry_over(struct stream *s, const struct plan_exchange *e, const struct moe_bins *earlier,
+                       struct moe_bins *b)
+{
+    const struct moe_session *session = s->rank->session;
+    size_t rows = (size_t)(b->head.tokens * reach(session)), ranks = session->info->ranks;
+    if (e->waves == 1)
+        return true;
+    memset(b->reply, 0xff, rows * sizeof *b->reply);
+    if (!earlier) {
+        memset(b->stored, 0xff, rows * sizeof *b->stored);
+        memset(b->stored_count, 0, ranks * sizeof *b->stored_count);
+        memset(b->stored_first, 0, ranks * sizeof *b->stored_first);
+        return true;
+    }
+    if (!earlier->stored || earlier->exchange != e->earlier || earlier->head.tokens != b->head.tokens)
+        return session_fail(s->rank->session, MOE_LOST, "rank %u: `%s` does not follow the wave before it",
+                            s->rank->number, ir_text(session->ir, e->name));
+    memcpy(b->stored, earlier->stored, rows * sizeof *b->stored);
+    memcpy(b->stored_count, earlier->stored_count, ranks * sizeof *b->stored_count);
+    for (size_t d = 0, first = 0; d < ranks; first += (size_t)b->stored_count[d++])
+        b->stored_first[d] = (int64_t)first;
+    return true;
+}
+
+/// Gives the needed rows of earlier waves their places among this wave's replies, in the order of their storage.
+static void number_replies(const struct moe_session *session, const struct plan_exchange *e, struct moe_bins *b)
+{
+    int32_t *reply = b->reply;
+    for (uint32_t d = 0; d < session->info->ranks && e->waves > 1; d++) {
+        b->needed[d] = 0;
+        for (int64_t i = 0; i < b->stored_count[d]; i++, reply++)
+            *reply = *reply < 0 ? -1 : (int32_t)b->needed[d]++;
+    }
+}
+
+/// First pass: rows per rank that are not there yet (as a prefix sum), pairs per expert.
+static bool count_rows(struct stream *s, const struct routes *r, const struct plan_exchange *e, struct moe_bins *b)
 {
     const struct moe_session *session = r->session;
     uint32_t ranks = session->info->ranks;
@@ -94,18 +158,30 @@ static bool count_rows(struct stream *s, const struct routes *r, struct moe_bins
     memset(b->rank_first, 0, (ranks + 1) * sizeof *b->rank_first);
     memset(b->load, 0, session->info->experts * sizeof *b->load);
     for (int64_t t = 0; t < b->head.tokens; t++) {
-        int count = token_pairs(r, t, pairs);
+        int count = token_pairs(r, t, pairs), end;
         if (count < 0)
             return session_fail(s->rank->session, MOE_LOST, "rank %u: the router gave an expert that does not exist",
                                 s->rank->number);
-        for (int i = 0; i < count; i++)
-            b->load[owner(session, pairs[i].owner)->expert]++;
-        for (int i = 0; i < count; i = same_rank(session, pairs, i, count))
-            b->rank_first[owner(session, pairs[i].owner)->rank + 1]++;
-        b->pairs += count;
+        const int32_t *stored = e->waves > 1 ? b->stored + t * reach(session) : NULL;
+        for (int i = 0; i < count; i = end) {
+            uint32_t d = owner(session, pairs[i].owner)->rank;
+            int from = i, to = end = same_rank(session, pairs, i, count);
+            int32_t at = stored ? *stored++ : -1;
+            wave_run(session, e, pairs, &from, &to);
+            if (from == to)
+                continue;
+            for (int j = from; j < to; j++)
+                b->load[owner(session, pairs[j].owner)->expert]++;
+            b->pairs += to - from;
+            if (at < 0)
+                b->rank_first[d + 1]++;
+            else
+                b->reply[b->stored_first[d] + at] = 0;
+        }
     }
     for (uint32_t d = 0; d < ranks; d++)
         b->rank_first[d + 1] += b->rank_first[d];
+    number_replies(session, e, b);
     return true;
 }
 
@@ -146,10 +222,16 @@ struct targets {
     char *x, *send, *reply, *own, *spill;
     int64_t x_bytes;
     const struct plan_exchange *e, *combine;
-    const struct exchange_state *state, *reply_state, *spill_state;
+    const struct exchange_state *state, *reply_state, *spill_state; // state: its counters grow
 };
 
-/// One remote row: record, pack entry; returns the address of its reply.
+/// The address of a reply in this wave's base combine.
+static const void *reply_at(const struct targets *to, uint32_t d, int64_t place)
+{
+    return to->reply + to->reply_state->source_offset[d] + to->combine->header_bytes + place * to->combine->row_bytes;
+}
+
+/// One remote row that is not there yet: record, pack entry; returns the address of its reply.
 static const void *place_row(const struct moe_session *session, struct moe_bins *b, const struct targets *to, int64_t t,
                              uint32_t d, int64_t place, const struct pair pairs[], int from, int end)
 {
@@ -163,10 +245,20 @@ static const void *place_row(const struct moe_session *session, struct moe_bins 
     ((struct moe_message *)(void *)slot)->pairs += (uint32_t)(end - from);
     ((const void **)(uintptr_t)b->head.pack.src)[b->head.pack.rows] = to->x + t * to->x_bytes;
     ((void **)(uintptr_t)b->head.pack.dst)[b->head.pack.rows++] = record;
-    return to->reply + to->reply_state->source_offset[d] + to->combine->header_bytes + place * to->combine->row_bytes;
+    return reply_at(to, d, (to->e->waves > 1 ? b->needed[d] : 0) + place);
 }
 
-/// Second pass: every row gets its place.
+/// An own row: its pairs stay here.
+static void place_own(const struct moe_session *session, struct moe_bins *b, int64_t place, const struct pair pairs[],
+                      int from, int to, int64_t *own_pairs)
+{
+    b->own_first[place] = (int32_t)*own_pairs;
+    for (int j = from; j < to; j++)
+        b->own_pairs[(*own_pairs)++] =
+            (struct moe_row_meta){(int32_t)owner(session, pairs[j].owner)->local, pairs[j].weight};
+}
+
+/// Second pass: every row of the wave gets its place, or is found where an earlier wave has stored it.
 static void place_rows(const struct stream *s, const struct routes *r, struct moe_bins *b, const struct targets *to)
 {
     const struct moe_session *session = r->session;
@@ -178,26 +270,46 @@ static void place_rows(const struct stream *s, const struct routes *r, struct mo
         cursor[d] = 0;
     for (int64_t t = 0; t < b->head.tokens; t++) {
         int count = token_pairs(r, t, pairs), end;
+        int32_t *stored = to->e->waves > 1 ? b->stored + t * reach(session) : NULL;
         first[t] = replies;
         for (int i = 0; i < count; i = end) {
             uint32_t d = owner(session, pairs[i].owner)->rank;
-            end = same_rank(session, pairs, i, count);
-            int64_t place = cursor[d]++;
-            b->rank_tokens[b->rank_first[d] + place] = (int32_t)t;
-            if (d != s->rank->number) {
-                merge[replies++] = place_row(session, b, to, t, d, place, pairs, i, end);
+            int from = i, last = end = same_rank(session, pairs, i, count);
+            int32_t *at = stored ? stored++ : NULL;
+            wave_run(session, to->e, pairs, &from, &last);
+            if (from == last)
+                continue;
+            if (at && *at >= 0) {
+                merge[replies++] = reply_at(to, d, b->reply[b->stored_first[d] + *at]);
                 continue;
             }
-            b->own_first[place] = (int32_t)own_pairs;
-            for (int j = i; j < end; j++)
-                b->own_pairs[own_pairs++] =
-                    (struct moe_row_meta){(int32_t)owner(session, pairs[j].owner)->local, pairs[j].weight};
-            merge[replies++] = to->own + place * to->combine->row_bytes;
+            int64_t place = cursor[d]++;
+            b->rank_tokens[b->rank_first[d] + place] = (int32_t)t;
+            if (d == s->rank->number) {
+                place_own(session, b, place, pairs, from, last, &own_pairs);
+                merge[replies++] = to->own + place * to->combine->row_bytes;
+                continue;
+            }
+            merge[replies++] = place_row(session, b, to, t, d, place, pairs, from, end);
+            if (at && place < slots_rows(session->ir, to->e, d))
+                *at = (int32_t)(b->stored_count[d] + place);
         }
     }
     first[b->head.tokens] = replies;
     b->own_rows = cursor[s->rank->number];
     b->own_first[b->own_rows] = (int32_t)own_pairs;
+}
+
+/// What this wave adds to the rows that are there, and how many replies it is to get.
+static void count_stored(const struct stream *s, struct moe_bins *b, const struct targets *to)
+{
+    const struct moe_session *session = s->rank->session;
+    for (uint32_t d = 0; d < session->info->ranks; d++) {
+        int64_t sent = d == s->rank->number ? 0 : b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
+        to->state->awaited[d] += sent + (to->e->waves > 1 ? b->needed[d] : 0);
+        if (to->e->waves > 1)
+            b->stored_count[d] += sent;
+    }
 }
 
 bool builtin_bin(struct stream *s, const struct moe_kargs *a)
@@ -208,7 +320,8 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
     const struct exchange_state *states = s->rank->exchanges, *state = &states[in->exchange];
     struct routes routes = {session, a->p[BIN_IDS], a->p[BIN_WEIGHTS], session->info->choices};
-    struct moe_bins *b = lay_out(session, a->p[BIN_BINS], a->n[0]);
+    const struct moe_bins *earlier = e->wave > 0 ? a->p[in->args.count - 1] : NULL;
+    struct moe_bins *b = lay_out(session, e, a->p[BIN_BINS], a->n[0]);
     struct targets to = {.x = a->p[BIN_X],
                          .send = a->p[BIN_SEND],
                          .reply = a->p[BIN_REPLY],
@@ -220,12 +333,13 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
                          .state = state,
                          .reply_state = &states[state->combine],
                          .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine]};
-    if (!count_rows(s, &routes, b) || !count_overflow(s, e, b)) {
+    if (!carry_over(s, e, earlier, b) || !count_rows(s, &routes, e, b) || !count_overflow(s, e, b)) {
         b->head.tokens = 0;
         return false;
     }
     write_headers(s, e, b, to.send);
     place_rows(s, &routes, b, &to);
+    count_stored(s, b, &to);
     for (uint32_t i = 0; i < session->info->experts; i++) {
         s->routed[i] += b->load[i];
         s->last_routed[i] += in->layer == session->layers - 1 ? b->load[i] : 0;
@@ -257,6 +371,7 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
             if (owner(session, pairs[from].owner)->rank == d)
                 break;
         }
+        wave_run(session, e, pairs, &from, &end);
         char *record = slot + e->header_bytes + i * e->row_bytes;
         write_meta(session, pairs, from, end, e, record);
         m->pairs += (uint32_t)(end - from);

@@ -24,19 +24,24 @@ static bool check_messages(struct moe_session *session, uint32_t exchange)
     return true;
 }
 
-/// Every row that went out by a dispatch came back by its combine.
+/// Every row that a dispatch's combine is to answer came back: those that it sent and, with waves of experts, those that
+/// earlier waves had sent.
 static bool check_replies(struct moe_session *session, uint32_t dispatch)
 {
     const struct ir *ir = session->ir;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, dispatch);
     for (uint32_t a = 0; a < session->info->ranks; a++) {
         const struct exchange_state *out = &session->ranks[a].exchanges[dispatch],
                                     *back = &session->ranks[a].exchanges[out->combine];
-        for (uint32_t d = 0; d < session->info->ranks; d++)
-            if (d != a && out->sent_rows[d] != back->got_rows[d])
-                return session_fail(
-                    session, MOE_LOST, "rank %u sent %lld rows to rank %u by `%s`, `%s` brought %lld back", a,
-                    (long long)out->sent_rows[d], d, ir_text(ir, ROW(ir, plan_exchange, dispatch)->name),
-                    ir_text(ir, ROW(ir, plan_exchange, out->combine)->name), (long long)back->got_rows[d]);
+        for (uint32_t d = 0; d < session->info->ranks; d++) {
+            int64_t rows = e->pool ? out->sent_rows[d] : out->awaited[d];
+            if (d != a && rows != back->got_rows[d])
+                return session_fail(session, MOE_LOST,
+                                    "rank %u awaits %lld rows from rank %u for `%s`, `%s` brought %lld back", a,
+                                    (long long)rows, d, ir_text(ir, e->name),
+                                    ir_text(ir, ROW(ir, plan_exchange, out->combine)->name),
+                                    (long long)back->got_rows[d]);
+        }
     }
     return true;
 }

@@ -12,12 +12,19 @@ struct moe_bins {
     struct moe_bins_head head;
     int64_t pairs; // all (token, expert) pairs of the part
     int64_t own_rows;
-    int64_t *rank_first;  // [ranks + 1] rows for each rank, the own one too, in rank_tokens
+    int64_t *rank_first;  // [ranks + 1] rows for each rank that are not there yet, the own ones too, in rank_tokens
     int32_t *rank_tokens; // tokens, ascending within a rank: the first rows(d) go by slot, the rest overflow
     int32_t *own_first;   // [own_rows + 1] pairs of each own row in own_pairs
     struct moe_row_meta *own_pairs;
     int64_t *load;      // [experts] pairs routed to each expert
     uint32_t *overflow; // [ranks]
+    // Waves of experts: rows that this wave or an earlier one has stored at each rank.
+    uint32_t exchange;     // the dispatch that this was filled for
+    int64_t *stored_count; // [ranks]
+    int64_t *stored_first; // [ranks] where a rank's rows of earlier waves begin in `reply`
+    int64_t *needed;       // [ranks] of those stored by earlier waves, that this wave reads: they are answered first
+    int32_t *stored;       // [tokens * ranks a token can reach] where a token's row to its n-th rank is stored, or -1
+    int32_t *reply;        // rows of earlier waves, rank by rank: the place of this wave's reply, or -1
 };
 
 struct moe_pairs {

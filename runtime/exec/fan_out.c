@@ -1,60 +1,81 @@
 // The built-in kernels `fan_out` and `dense`: rows become (row, local expert) pairs sorted by local expert, so that one
 // grouped product serves every source. Within an expert pairs follow source rank, then row, own rows at their rank's
-// place: the order in which a row's sum is formed does not depend on who sent first.
+// place: the order in which a row's sum is formed does not depend on who sent first. A wave of experts reads the rows that
+// it and earlier waves brought, and takes those with a pair of its own.
 #include <string.h>
 
 #include "control.h"
 #include "grants.h"
 #include "session.h"
 
-/// Rows of one source as they lie in memory.
+/// Rows of one source as they lie in memory: of one slot, or (own) by pointer.
 struct source {
     const char *rows;
     int64_t count, stride;
     const char *meta;           // remote: of the first record
     const struct moe_bins *own; // own rows: by pointer, metas in bins
-    char *reply;
+    char *reply;                // of the first row that is answered
     int64_t reply_stride;
 };
 
 struct fan {
     struct stream *stream;
     const struct plan_exchange *e, *combine;
-    const struct exchange_state *state, *combine_state, *base;
+    const struct exchange_state *combine_state, *base;
     const struct moe_kargs *args;
-    int64_t local_experts, x_bytes;
+    int64_t local_experts, first_expert, experts; // of the rank; the wave's
+    int64_t x_bytes, a_bytes;                     // strides
+    uint32_t slots[MOE_MAX_WAVES]; // exchanges whose rows this wave reads: of waves 0 up to its own
+    uint32_t slot_count;
 };
 
-/// Where the rows of source `from` lie and where their replies go. False with the session failed when its message lies.
-static bool find_source(const struct fan *f, uint32_t from, struct source *out)
+/// Pairs of a row that are the wave's.
+struct taken {
+    const struct moe_row_meta *meta;
+    int64_t count;
+};
+
+/// Own rows: none in a pool, none when `bin` failed.
+static void find_own(const struct fan *f, struct source *out)
 {
-    const struct rank *rank = f->stream->rank;
-    const struct ir *ir = rank->session->ir;
-    uint32_t ranks = rank->session->info->ranks;
-    *out = (struct source){.stride = f->e->row_bytes, .reply_stride = f->combine->row_bytes};
     const struct moe_bins *bins = f->args->p[FAN_BINS];
-    if (from == rank->number) {
-        if (f->e->pool || !bins->head.tokens)
-            return true;
+    if (!f->e->pool && bins->head.tokens)
         *out = (struct source){.rows = f->args->p[FAN_X],
                                .count = bins->own_rows,
                                .stride = f->x_bytes,
                                .own = bins,
                                .reply = f->args->p[FAN_OWN],
                                .reply_stride = f->combine->row_bytes};
+}
+
+/// The header of this wave's answer to a source.
+static struct moe_message *answer_to(const struct fan *f, uint32_t from)
+{
+    return (void *)((char *)f->args->p[FAN_REPLY] + f->combine_state->target_offset[from]);
+}
+
+/// Where the rows of source `from` in one of the slots lie and where the answers go. False with the session failed when
+/// its message lies.
+static bool find_source(const struct fan *f, uint32_t from, uint32_t slot, struct source *out)
+{
+    const struct rank *rank = f->stream->rank;
+    const struct ir *ir = rank->session->ir;
+    uint32_t ranks = rank->session->info->ranks;
+    *out = (struct source){.stride = f->e->row_bytes, .reply_stride = f->combine->row_bytes};
+    if (from == rank->number) {
+        find_own(f, out);
         return true;
     }
-    const char *slot = (const char *)f->args->p[FAN_ARRIVED] + f->state->target_offset[from];
-    char *answer = (char *)f->args->p[FAN_REPLY] + f->combine_state->target_offset[from];
-    const struct moe_message *m = (const void *)slot;
-    int64_t most = slots_rows(ir, f->e, rank->number);
+    const struct plan_exchange *e = ROW(ir, plan_exchange, f->slots[slot]);
+    const char *arrived = rank->bases[e->recv];
+    const struct moe_message *m = (const void *)(arrived + rank->exchanges[f->slots[slot]].target_offset[from]);
+    int64_t most = slots_rows(ir, e, rank->number);
     out->count = m->rows;
-    out->rows = slot + f->e->header_bytes;
-    out->reply = answer + f->combine->header_bytes;
-    if (f->e->pool) {
+    out->rows = (const char *)m + e->header_bytes;
+    out->reply = (char *)answer_to(f, from) + f->combine->header_bytes;
+    if (e->pool) {
         struct grant g = grant_of(f->base->from_first[from], f->base->from[from], most, f->stream->round);
-        out->rows =
-            (const char *)f->args->p[FAN_ARRIVED] + (ranks - 1) * f->e->header_bytes + g.place * f->e->row_bytes;
+        out->rows = arrived + (ranks - 1) * e->header_bytes + g.place * e->row_bytes;
         out->reply =
             (char *)f->args->p[FAN_REPLY] + (ranks - 1) * f->combine->header_bytes + g.place * f->combine->row_bytes;
         most = g.count;
@@ -62,30 +83,27 @@ static bool find_source(const struct fan *f, uint32_t from, struct source *out)
     if (out->count > most)
         return session_fail(rank->session, MOE_LOST,
                             "rank %u sent %lld rows to rank %u by `%s`, which has room for %lld", from,
-                            (long long)out->count, rank->number, ir_text(ir, f->e->name), (long long)most);
-    *(struct moe_message *)(void *)answer =
-        (struct moe_message){.rows = m->rows,
-                             .pairs = m->pairs,
-                             .source = rank->number,
-                             .exchange = (uint32_t)(f->combine - ROW(ir, plan_exchange, 0)),
-                             .step = rank->session->step_number};
-    out->meta = out->rows + f->e->row_bytes - f->e->meta_bytes;
+                            (long long)out->count, rank->number, ir_text(ir, e->name), (long long)most);
+    out->meta = out->rows + e->row_bytes - e->meta_bytes;
     return true;
 }
 
-/// The pairs of a source's row.
-static const struct moe_row_meta *row_pairs(const struct source *s, int64_t row, int64_t choices, int64_t *count)
+/// The wave's pairs of a source's row: a run, for a row lists its pairs by ascending local id. A local id that this rank
+/// lacks is left out; the conservation check then reports the missing pair.
+static struct taken take_pairs(const struct fan *f, const struct source *s, int64_t row, int64_t choices)
 {
     if (s->own) {
-        *count = s->own->own_first[row + 1] - s->own->own_first[row];
-        return s->own->own_pairs + s->own->own_first[row];
+        int64_t first = s->own->own_first[row];
+        return (struct taken){s->own->own_pairs + first, s->own->own_first[row + 1] - first};
     }
-    const struct moe_row_meta *meta = (const void *)(s->meta + row * s->stride);
-    int64_t n = 0;
-    while (n < choices && meta[n].local >= 0)
-        n++;
-    *count = n;
-    return meta;
+    struct taken taken = {(const void *)(s->meta + row * s->stride), 0};
+    const struct moe_row_meta *end = taken.meta + choices;
+    while (taken.meta < end && taken.meta->local >= 0 && taken.meta->local < f->first_expert)
+        taken.meta++;
+    while (taken.count < f->experts && taken.meta + taken.count < end && taken.meta[taken.count].local >= f->first_expert &&
+           taken.meta[taken.count].local < f->first_expert + f->experts)
+        taken.count++;
+    return taken;
 }
 
 static struct moe_pairs_head *lay_out(const struct fan *f, int64_t **cursor)
@@ -97,73 +115,110 @@ static struct moe_pairs_head *lay_out(const struct fan *f, int64_t **cursor)
             pairs = slots_fan_pairs(ir, f->e, rank->number, ranks);
     struct moe_pairs_head *h = f->args->p[FAN_PAIRS];
     char *at = (char *)h + (sizeof *h + 63) / 64 * 64;
-    *h = (struct moe_pairs_head){.experts = f->local_experts};
+    *h = (struct moe_pairs_head){.experts = f->experts, .first_expert = f->first_expert};
     h->unpack.src = carve(&at, pairs, sizeof(void *));
     h->unpack.dst = carve(&at, pairs, sizeof(void *));
-    h->expert_first = carve(&at, f->local_experts + 1, sizeof(int64_t));
-    *cursor = carve(&at, f->local_experts + 1, sizeof(int64_t));
+    h->expert_first = carve(&at, f->experts + 1, sizeof(int64_t));
+    *cursor = carve(&at, f->experts + 1, sizeof(int64_t));
     h->pair_row = carve(&at, pairs, sizeof(int32_t));
     h->pair_weight = carve(&at, pairs, sizeof(float));
     h->row_dst = carve(&at, rows, sizeof(void *));
     return h;
 }
 
-/// Pairs per local expert, as a prefix sum. A local id that this rank lacks is left out here and in place_pairs; the
-/// conservation check then reports the missing pair.
-static bool count_pairs(const struct fan *f, int64_t *first)
+/// Pairs of one source per expert of the wave; heads the answer to it.
+static bool count_source(const struct fan *f, uint32_t from, int64_t *first)
 {
-    const struct moe_session *session = f->stream->rank->session;
-    memset(first, 0, (size_t)(f->local_experts + 1) * sizeof *first);
-    for (uint32_t from = 0; from < session->info->ranks; from++) {
+    struct rank *rank = f->stream->rank;
+    const struct moe_session *session = rank->session;
+    int64_t *computed = f->stream->computed + from * f->local_experts, rows = 0, pairs = 0;
+    for (uint32_t slot = 0; slot < (from == rank->number ? 1 : f->slot_count); slot++) {
         struct source s;
-        if (!find_source(f, from, &s))
+        if (!find_source(f, from, slot, &s))
             return false;
         for (int64_t row = 0; row < s.count; row++) {
-            int64_t count;
-            const struct moe_row_meta *meta = row_pairs(&s, row, session->info->choices, &count);
-            for (int64_t i = 0; i < count && i < f->local_experts; i++)
-                if (meta[i].local < f->local_experts) {
-                    first[meta[i].local + 1]++;
-                    f->stream->computed[from * f->local_experts + meta[i].local]++;
-                }
+            struct taken taken = take_pairs(f, &s, row, session->info->choices);
+            rows += taken.count > 0;
+            pairs += taken.count;
+            for (int64_t i = 0; i < taken.count; i++) {
+                first[taken.meta[i].local - f->first_expert + 1]++;
+                computed[taken.meta[i].local]++;
+            }
         }
     }
-    for (int64_t l = 0; l < f->local_experts; l++)
+    if (from == rank->number)
+        return true;
+    int64_t most = slots_rows(session->ir, f->combine, rank->number);
+    if (rows > most)
+        return session_fail(rank->session, MOE_LOST, "rank %u has %lld rows of rank %u to answer by `%s`, at most %lld",
+                            rank->number, (long long)rows, from, ir_text(session->ir, f->combine->name),
+                            (long long)most);
+    *answer_to(f, from) = (struct moe_message){.rows = (uint32_t)rows,
+                                               .pairs = (uint32_t)pairs,
+                                               .source = rank->number,
+                                               .exchange = (uint32_t)(f->combine - ROW(session->ir, plan_exchange, 0)),
+                                               .step = session->step_number};
+    return true;
+}
+
+/// Pairs per expert of the wave, as a prefix sum.
+static bool count_pairs(const struct fan *f, int64_t *first)
+{
+    memset(first, 0, (size_t)(f->experts + 1) * sizeof *first);
+    for (uint32_t from = 0; from < f->stream->rank->session->info->ranks; from++)
+        if (!count_source(f, from, first))
+            return false;
+    for (int64_t l = 0; l < f->experts; l++)
         first[l + 1] += first[l];
     return true;
 }
 
-static void place_pairs(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, struct moe_row_table *own,
-                        int64_t a_bytes)
+static void place_row(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, struct moe_row_table *own,
+                      const struct source *s, const struct taken *taken, const char *data)
+{
+    struct moe_row_table *table = s->own && own ? own : &h->unpack;
+    for (int64_t i = 0; i < taken->count; i++) {
+        int64_t at = cursor[taken->meta[i].local - f->first_expert]++;
+        ((int32_t *)(uintptr_t)h->pair_row)[at] = (int32_t)h->rows;
+        ((float *)(uintptr_t)h->pair_weight)[at] = taken->meta[i].weight;
+        // With one table, entry = pair, so that workers write A in order.
+        int64_t entry = own ? table->rows : at;
+        table->rows++;
+        ((const void **)(uintptr_t)table->src)[entry] = data;
+        ((void **)(uintptr_t)table->dst)[entry] = (char *)f->args->p[FAN_A] + at * f->a_bytes;
+    }
+    h->rows++;
+}
+
+static void place_pairs(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, struct moe_row_table *own)
 {
     const struct moe_session *session = f->stream->rank->session;
-    memcpy(cursor, h->expert_first, (size_t)f->local_experts * sizeof *cursor);
+    memcpy(cursor, h->expert_first, (size_t)f->experts * sizeof *cursor);
     for (uint32_t from = 0; from < session->info->ranks; from++) {
-        struct source s;
-        if (!find_source(f, from, &s))
-            return;
-        const int32_t *tokens = s.own ? s.own->rank_tokens + s.own->rank_first[from] : NULL;
-        struct moe_row_table *table = s.own && own ? own : &h->unpack;
-        for (int64_t row = 0; row < s.count; row++) {
-            int64_t count;
-            const struct moe_row_meta *meta = row_pairs(&s, row, session->info->choices, &count);
-            const char *data = s.rows + (tokens ? tokens[row] : row) * s.stride;
-            ((void **)(uintptr_t)h->row_dst)[h->rows] = s.reply + row * s.reply_stride;
-            for (int64_t i = 0; i < count && i < f->local_experts; i++) {
-                if (meta[i].local >= f->local_experts)
+        int64_t answered = 0;
+        for (uint32_t slot = 0; slot < (from == f->stream->rank->number ? 1 : f->slot_count); slot++) {
+            struct source s;
+            if (!find_source(f, from, slot, &s))
+                return;
+            const int32_t *tokens = s.own ? s.own->rank_tokens + s.own->rank_first[from] : NULL;
+            for (int64_t row = 0; row < s.count; row++) {
+                struct taken taken = take_pairs(f, &s, row, session->info->choices);
+                if (!taken.count)
                     continue;
-                int64_t at = cursor[meta[i].local]++;
-                ((int32_t *)(uintptr_t)h->pair_row)[at] = (int32_t)h->rows;
-                ((float *)(uintptr_t)h->pair_weight)[at] = meta[i].weight;
-                // With one table, entry = pair, so that workers write A in order.
-                int64_t entry = own ? table->rows : at;
-                table->rows++;
-                ((const void **)(uintptr_t)table->src)[entry] = data;
-                ((void **)(uintptr_t)table->dst)[entry] = (char *)f->args->p[FAN_A] + at * a_bytes;
+                ((void **)(uintptr_t)h->row_dst)[h->rows] = s.reply + answered++ * s.reply_stride;
+                place_row(f, h, cursor, own, &s, &taken, s.rows + (tokens ? tokens[row] : row) * s.stride);
             }
-            h->rows++;
         }
     }
+}
+
+/// The slots that the wave reads, in the order of their waves.
+static void find_slots(struct fan *f, uint32_t exchange)
+{
+    const struct ir *ir = f->stream->rank->session->ir;
+    f->slot_count = f->e->pool ? 1 : f->e->wave + 1;
+    for (uint32_t i = f->slot_count; i-- > 0; exchange = ROW(ir, plan_exchange, exchange)->earlier)
+        f->slots[i] = exchange;
 }
 
 bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
@@ -171,13 +226,17 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
     const struct moe_session *session = s->rank->session;
     const struct ir *ir = session->ir;
     const struct plan_instr *in = stream_instr(s);
-    const struct plan_kernel *k = ROW(ir, plan_kernel, in->kernel);
     const struct exchange_state *states = s->rank->exchanges;
-    struct fan f = {.stream = s, .e = ROW(ir, plan_exchange, in->exchange), .state = &states[in->exchange], .args = a};
-    f.combine = ROW(ir, plan_exchange, f.state->combine);
-    f.combine_state = &states[f.state->combine];
-    f.base = f.e->pool ? &states[f.e->base] : f.state;
+    const struct exchange_state *state = &states[in->exchange];
+    struct fan f = {.stream = s, .e = ROW(ir, plan_exchange, in->exchange), .args = a};
+    f.combine = ROW(ir, plan_exchange, state->combine);
+    f.combine_state = &states[state->combine];
+    f.base = f.e->pool ? &states[f.e->base] : state;
     f.local_experts = ROW(ir, plan_rank, s->rank->number)->owned.count;
+    f.first_expert = slots_wave_first(ir, f.e, s->rank->number);
+    f.experts = slots_wave_experts(ir, f.e, s->rank->number);
+    f.a_bytes = ROW(ir, plan_kernel, in->kernel)->n[0];
+    find_slots(&f, in->exchange);
     f.x_bytes = ROW(ir, plan_buffer, ROW(ir, plan_arg, in->args.first + FAN_X)->buffer)->row_bytes;
     const struct moe_bins *bins = a->p[FAN_BINS];
     if (!f.e->pool && bins->head.tokens != a->n[0])
@@ -185,10 +244,10 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
                             s->rank->number, ir_text(ir, f.e->name));
     int64_t *cursor;
     struct moe_pairs_head *h = lay_out(&f, &cursor);
-    struct moe_row_table *own = in->args.count > FAN_OWN_TABLE ? a->p[FAN_OWN_TABLE] : NULL;
+    struct moe_row_table *own = moe_fan_has_own(in->args.count, f.slot_count - 1) ? a->p[FAN_OWN_TABLE] : NULL;
     if (own) {
         int64_t most = ROW(ir, plan_part, f.e->part)->bound *
-                       (f.local_experts < session->info->choices ? f.local_experts : session->info->choices);
+                       (f.experts < session->info->choices ? f.experts : session->info->choices);
         char *at = (char *)own + 64;
         *own = (struct moe_row_table){.src = carve(&at, most, sizeof(void *))};
         own->dst = carve(&at, most, sizeof(void *));
@@ -197,7 +256,7 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
         h->experts = 0;
         return false;
     }
-    place_pairs(&f, h, cursor, own, k->n[0]);
+    place_pairs(&f, h, cursor, own);
     return true;
 }
 

@@ -33,6 +33,7 @@ struct exchange_state {
     int64_t rounds;
     // Conservation: rows and pairs to and from each rank in this step.
     int64_t *sent_rows, *sent_pairs, *got_rows, *got_pairs;
+    int64_t *awaited; // base dispatch: rows that each rank is to answer, which waves of experts may have sent earlier
 };
 
 struct rank {

@@ -6,10 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "limits.h"
+
 /// p: the instruction's arguments in order, resolved to addresses (sliced to the part's token rows where the argument
 /// says so). n[0] = tokens of the part, n[1] = first token of the part in x, n[2] = this rank, n[3] = layer.
 struct moe_kargs {
-    void *p[12];
+    void *p[MOE_MAX_ARGS];
     int64_t n[4];
 };
 
@@ -35,12 +37,13 @@ struct moe_bins_head {
 /// Control data that `fan_out` writes: (row, local expert) pairs sorted by local expert.
 struct moe_pairs_head {
     struct moe_row_table unpack;        // arrived row -> row of A, one per pair
-    int64_t experts;                    // local experts
-    const int64_t *expert_first;        // [experts + 1]: pairs of local expert e
+    int64_t experts;                    // local experts (of the wave)
+    const int64_t *expert_first;        // [experts + 1]: pairs of local expert first_expert + e
     const int32_t *pair_row;            // [pairs] routed row of each pair
     const float *pair_weight;           // [pairs] routing weight
     int64_t rows;                       // routed rows
     void *const *row_dst;               // [rows] where the row's sum goes (reply record or own row), dtype of yd/wire
+    int64_t first_expert;               // local id of the wave's first expert
 };
 
 // Roles: arguments p[] and constants n[] of plan_kernel, in order.
@@ -51,7 +54,8 @@ struct moe_pairs_head {
 //            scale: factor on the weights; alpha, limit: a selection or logit bias that is one number
 //            unit tokens
 // bin        p: ids, weights, x (slice), bins control, send slots, reply slots (recv buffer of the combine), own y rows,
-//               spill (recv buffer of the pool combine; this argument is absent where there is no pool)
+//               spill (recv buffer of the pool combine; this argument is absent where there is no pool),
+//               bins control of the wave before (last; waves but the first)
 //            n: width, choices, y dtype size, data dtype size; unit one; instr.exchange: the base dispatch
 // bin_round  p: ids, weights, x (slice), bins control (read), pool send slots, round control
 //            n: as bin; unit one; instr.exchange: the pool dispatch; inside its rounds..end
@@ -59,7 +63,8 @@ struct moe_pairs_head {
 //            n: width, source dtype, destination dtype, block, scale type; unit rows
 // fan_out    p: bins control, arrived slots, pairs control, A, reply send slots, own y rows, x (slice),
 //               own control (optional: the table of own rows where x's dtype differs from the wire's, so that copy_rows
-//               runs once over pairs control and once over this; without it both are in pairs control)
+//               runs once over pairs control and once over this; without it both are in pairs control),
+//               arrived slots of the part's waves 0, 1, ... before this one (last; base dispatches)
 //            n: A row bytes, choices; unit one; instr.exchange: the dispatch, base or pool (pool: no own rows)
 // dense      p: pairs control, A, x (slice), y (slice): every token of the part to one expert, weight 1 (shared experts)
 //            n: A row bytes, x row bytes, y row bytes; unit one
@@ -69,8 +74,8 @@ struct moe_pairs_head {
 // mlp_down   p: pairs control, hidden activations, weights, accumulator f32[rows, round_up(H, panel)]
 //            n: F, H, dtype of weights and hidden, dtype of the result, hidden row bytes, accumulator row bytes
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
-// merge      p: bins control, y (slice)
-//            n: width, reply dtype, y dtype; unit tokens
+// merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1)
+//            n: width, reply dtype, dtype of what it writes, 1: adds to an earlier wave's sum; unit tokens
 // gate       p: x (slice), weights f32[H], y (slice), result (slice): result = y * sigmoid(x . weights)
 //            n: H, x dtype, y dtype, result dtype; unit tokens
 //
@@ -80,7 +85,7 @@ struct moe_pairs_head {
 // recv follow one another on that one stream, once a round. It may begin after the recv of the base dispatch.
 // Generated roles may have further arguments after those listed: they declare what memory the pointers in control data
 // lead to (copy_rows: x, slots, A; mlp_down: reply slots, own rows; merge: the replies), for the verifier and
-// ThreadSanitizer, and kernels ignore them. At most 12 arguments in all. A slice is always the instruction's own part.
+// ThreadSanitizer, and kernels ignore them. At most MOE_MAX_ARGS arguments in all. A slice is always the instruction's own part.
 // Control buffers (bins, pairs, round, own) are dtype none, are used as that one kind only, share no byte with any other
 // buffer, and are cleared when a step starts.
 enum {
@@ -93,18 +98,37 @@ enum {
     DENSE_PAIRS = 0, DENSE_A, DENSE_X, DENSE_Y, DENSE_ARGS,
     UP_PAIRS = 0, UP_A, UP_W, UP_HIDDEN, UP_ARGS,
     DOWN_PAIRS = 0, DOWN_HIDDEN, DOWN_W, DOWN_ACC, DOWN_ARGS,
-    MERGE_BINS = 0, MERGE_Y, MERGE_ARGS,
+    MERGE_BINS = 0, MERGE_Y, MERGE_SUM, MERGE_ARGS = MERGE_SUM,
     GATE_X = 0, GATE_W, GATE_Y, GATE_RESULT, GATE_ARGS,
 };
 
+// Waves of experts (`split experts into g`): wave w of a part has a bin, dispatch, fan_out, mlp and merge of its own, for
+// local experts [w L / g, (w + 1) L / g) of every rank. A row travels with the first wave that needs it at a rank and has
+// a slot for it; its meta lists the rank's experts of that wave and later ones, and it stays in that wave's arrived slots
+// until the last wave has read it. A row that finds no slot goes through the wave's pool, for this wave's experts alone,
+// and tries again with the next wave. Every rank answers a wave's rows in the order of their storage: by wave, then place.
+
+/// Does a launch with `args` arguments, for a dispatch of the given wave, name a spill (bin), own control (fan_out)?
+static inline int moe_bin_has_spill(uint32_t args, uint32_t wave)
+{
+    return args > BIN_SPILL + (wave > 0 ? 1u : 0u);
+}
+
+static inline int moe_fan_has_own(uint32_t args, uint32_t earlier)
+{
+    return args > FAN_OWN_TABLE + earlier;
+}
+
 /// Bytes of control buffers. bound: B of the part; rows and pairs: slots_fan_rows, slots_fan_pairs, slots_round_rows
 /// (dense: rows = pairs = B, experts = 1; own control: rows = B * min(choices, local experts)).
-static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t choices, int64_t bound)
+static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t choices, int64_t bound, int64_t waves)
 {
     int64_t rows = bound * (choices < ranks ? choices : ranks);
+    // waves: where each row is stored, and its reply; stored rows of each rank, and those that the wave needs
+    int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * 24 : 0;
     // head; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank; own pairs and
     // where each own row's begin; loads; overflow
-    return 512 + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 16 + (rows + 16) * 4 + bound * choices * 8 +
+    return 512 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 16 + (rows + 16) * 4 + bound * choices * 8 +
            (bound + 16) * 4 + (experts + 8) * 8 + (ranks + 16) * 4;
 }
 

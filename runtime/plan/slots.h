@@ -11,8 +11,11 @@
 // before it end, so a round never holds more than pool(me) records. The pool combine's recv buffer is the `spill`
 // buffer: a round's replies land behind those of earlier rounds, at the places to which bin's merge table points.
 //
+// Waves of experts: the base combine of a wave carries replies for rows that any wave up to it brought, so it has
+// min(B, sum over those waves of rows(d)) records, none where rank d has no expert of the wave (slots_reply_rows).
+//
 // base of exchanges: a combine's base is the dispatch it answers (pool to pool); a pool dispatch's base is the base
-// dispatch. A combine's slots equal its dispatch's. Sizes fit 64 bits for every plan within the limits of limits.h.
+// dispatch. A combine's slots are slots_reply_rows. Sizes fit 64 bits for every plan within the limits of limits.h.
 #ifndef MOE_SLOTS_H
 #define MOE_SLOTS_H
 
@@ -28,6 +31,33 @@ static inline const struct plan_exchange *slots_dispatch(const struct ir *ir, co
 static inline int64_t slots_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
 {
     return ROW(ir, plan_slot, e->slots.first + d)->rows;
+}
+
+/// The wave's experts of rank d: local ids [first, first + count). Any exchange of the wave tells.
+static inline int64_t slots_wave_first(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
+{
+    return (int64_t)ROW(ir, plan_rank, d)->owned.count * e->wave / e->waves;
+}
+
+static inline int64_t slots_wave_experts(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
+{
+    return (int64_t)ROW(ir, plan_rank, d)->owned.count * (e->wave + 1) / e->waves - slots_wave_first(ir, e, d);
+}
+
+/// Rows of one source that rank d answers in the wave of dispatch `e`, at most; pool: in one round, of all sources.
+static inline int64_t slots_reply_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
+{
+    int64_t rows = slots_rows(ir, e, d), bound = ROW(ir, plan_part, e->part)->bound;
+    if (e->pool || e->waves == 1)
+        return rows;
+    if (!slots_wave_experts(ir, e, d))
+        return 0;
+    for (uint32_t earlier = e->earlier; earlier != NONE && rows < bound;) {
+        const struct plan_exchange *before = ROW(ir, plan_exchange, earlier);
+        rows += slots_rows(ir, before, d);
+        earlier = before->earlier;
+    }
+    return rows < bound ? rows : bound;
 }
 
 /// Most rows that one source can have left over for rank d after its base slots; `e` is a pool exchange.
@@ -90,17 +120,18 @@ static inline int64_t slots_recv_bytes(const struct ir *ir, const struct plan_ex
                                              : slots_source_bytes(ir, e, me, ranks);
 }
 
-/// Rows that one fan_out over dispatch `e` on rank me can yield: arrived rows, and the own rows in a base dispatch.
+/// Rows that one fan_out over dispatch `e` on rank me can yield: arrived rows that the wave needs, and the own rows in a
+/// base dispatch.
 static inline int64_t slots_fan_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
 {
-    int64_t rows = slots_rows(ir, e, me);
+    int64_t rows = slots_reply_rows(ir, e, me);
     return e->pool ? rows : rows * (ranks - 1) + ROW(ir, plan_part, e->part)->bound;
 }
 
 /// Pairs that it can yield at most: a row has at most min(choices, local experts) of them.
 static inline int64_t slots_fan_pairs(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
 {
-    int64_t owned = ROW(ir, plan_rank, me)->owned.count, choices = ROW(ir, plan_info, 0)->choices;
+    int64_t owned = slots_wave_experts(ir, e, me), choices = ROW(ir, plan_info, 0)->choices;
     return slots_fan_rows(ir, e, me, ranks) * (owned < choices ? owned : choices);
 }
 

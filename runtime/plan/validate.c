@@ -199,12 +199,31 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     return e->max_rounds <= MOE_MAX_ROUNDS || check_fail(c, "plan_exchange %u: %u rounds", number, e->max_rounds);
 }
 
-static bool same_slots(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
+static bool answers_all(const struct check *c, const struct plan_exchange *dispatch, const struct plan_exchange *combine)
 {
     for (uint32_t d = 0; d < c->info->ranks; d++)
-        if (slots_rows(c->ir, a, d) != slots_rows(c->ir, b, d))
+        if (slots_reply_rows(c->ir, dispatch, d) != slots_rows(c->ir, combine, d))
             return false;
     return true;
+}
+
+/// Waves stand in a chain that ends at the first: each link is a base dispatch of the wave before with rows alike.
+static bool validate_wave(const struct check *c, const struct plan_variant *v, uint32_t number)
+{
+    const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
+    if (!in_range(e->waves, 1, MOE_MAX_WAVES) || e->wave >= e->waves)
+        return check_fail(c, "plan_exchange %u: wave %u of %u", number, e->wave, e->waves);
+    if ((e->earlier != NONE) != (e->wave > 0 && e->kind == exchange_kind_dispatch && !e->pool))
+        return check_fail(c, "plan_exchange %u: an earlier wave where none can be, or none where one must", number);
+    if (e->earlier == NONE)
+        return true;
+    if (!in_rows(v->exchanges, e->earlier))
+        return check_fail(c, "plan_exchange %u: its earlier wave is not the variant's", number);
+    const struct plan_exchange *before = ROW(c->ir, plan_exchange, e->earlier);
+    return (before->kind == exchange_kind_dispatch && !before->pool && before->part == e->part &&
+            before->waves == e->waves && before->wave + 1 == e->wave && before->row_bytes == e->row_bytes &&
+            before->data_bytes == e->data_bytes && before->slots.count == c->info->ranks) ||
+           check_fail(c, "plan_exchange %u: does not carry on its earlier wave", number);
 }
 
 /// A combine answers a dispatch with the same part and slots; a pool dispatch carries on a base dispatch.
@@ -213,7 +232,7 @@ static bool validate_exchange(const struct check *c, const struct plan_variant *
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
     if (e->part == NONE || !in_rows(v->parts, e->part) || !arena_buffer(c, v, e->send) || !arena_buffer(c, v, e->recv))
         return check_fail(c, "plan_exchange %u: part or buffers are not the variant's", number);
-    if (!validate_exchange_sizes(c, number))
+    if (!validate_wave(c, v, number) || !validate_exchange_sizes(c, number))
         return false;
     bool combine = e->kind == exchange_kind_combine;
     if (!combine && !e->pool)
@@ -221,9 +240,10 @@ static bool validate_exchange(const struct check *c, const struct plan_variant *
     if (e->base == NONE || !in_rows(v->exchanges, e->base))
         return check_fail(c, "plan_exchange %u: its base is not the variant's", number);
     const struct plan_exchange *base = ROW(c->ir, plan_exchange, e->base);
-    if (base->kind != exchange_kind_dispatch || base->part != e->part || base->slots.count != c->info->ranks)
-        return check_fail(c, "plan_exchange %u: its base is no dispatch of the same part", number);
-    if (combine ? base->pool != e->pool || !same_slots(c, base, e) : base->pool || base->row_bytes != e->row_bytes)
+    if (base->kind != exchange_kind_dispatch || base->part != e->part || base->slots.count != c->info->ranks ||
+        base->wave != e->wave || base->waves != e->waves)
+        return check_fail(c, "plan_exchange %u: its base is no dispatch of the same part and wave", number);
+    if (combine ? base->pool != e->pool : base->pool || base->row_bytes != e->row_bytes)
         return check_fail(c, "plan_exchange %u: does not fit its base", number);
     if (!combine && base->data_bytes != e->data_bytes)
         return check_fail(c, "plan_exchange %u: its rows differ from its base's", number);
@@ -240,9 +260,11 @@ static bool validate_answers(const struct check *c, const struct plan_variant *v
             continue;
         for (uint32_t j = 0; j < v->exchanges.count; j++) {
             const struct plan_exchange *other = ROW(c->ir, plan_exchange, v->exchanges.first + j);
-            if (other->base == number && other->kind == exchange_kind_combine)
+            if (other->base == number && other->kind == exchange_kind_combine) {
                 combines++;
-            else if (other->base == number && other->pool)
+                if (!answers_all(c, e, other))
+                    return check_fail(c, "plan_exchange %u: its combine has other slots than its answers need", number);
+            } else if (other->base == number && other->pool)
                 pools++;
         }
         if (combines != 1 || pools > (e->pool ? 0u : 1u))

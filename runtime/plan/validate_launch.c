@@ -7,7 +7,19 @@
 #include "validate.h"
 
 /// What an argument position must be given.
-enum arg_kind { ARG_ANY, ARG_IN, ARG_OUT, ARG_ARENA, ARG_BINS, ARG_PAIRS, ARG_ROWS, ARG_TABLE, ARG_SLOTS, ARG_VECTOR };
+enum arg_kind {
+    ARG_ANY,
+    ARG_IN,
+    ARG_OUT,
+    ARG_ARENA,
+    ARG_BINS,
+    ARG_PAIRS,
+    ARG_ROWS,
+    ARG_TABLE,
+    ARG_SLOTS,
+    ARG_VECTOR,
+    ARG_NONE // only declares an access
+};
 
 static const struct role_spec {
     uint8_t least, most; // listed arguments; generated kernels may have more, which only declare accesses
@@ -39,6 +51,30 @@ static const struct role_spec {
     [kernel_role_add] = {2, 2, {ARG_ANY, ARG_ANY}, false, false, work_unit_tokens},
     [kernel_role_gate] = {4, 4, {ARG_IN, ARG_VECTOR, ARG_IN, ARG_OUT}, false, false, work_unit_tokens},
 };
+
+/// Arguments of the role that a launch of an exchange's wave has beyond the listed ones.
+static uint32_t wave_args(const struct walk *w, const struct plan_kernel *k)
+{
+    if (k->role == kernel_role_merge)
+        return k->n[3] != 0;
+    const struct plan_exchange *e =
+        w->instr->exchange == NONE ? NULL : ROW(w->c->ir, plan_exchange, w->instr->exchange);
+    if (!e || e->pool || e->kind != exchange_kind_dispatch)
+        return 0;
+    return k->role == kernel_role_bin ? e->wave > 0 : k->role == kernel_role_fan_out ? e->wave : 0;
+}
+
+/// What argument `i` must be given; ARG_NONE: it only declares an access.
+static enum arg_kind kind_of_arg(const struct walk *w, const struct plan_kernel *k, uint32_t i)
+{
+    const struct role_spec *spec = &role_specs[k->role];
+    uint32_t more = wave_args(w, k), count = w->instr->args.count;
+    if (k->role == kernel_role_merge)
+        return i == MERGE_SUM && more ? ARG_ARENA : i < spec->most ? (enum arg_kind)spec->args[i] : ARG_NONE;
+    if (more && i >= count - more)
+        return k->role == kernel_role_bin ? ARG_BINS : ARG_SLOTS;
+    return i < spec->most ? (enum arg_kind)spec->args[i] : ARG_NONE;
+}
 
 bool validate_kernel(const struct check *c, uint32_t number)
 {
@@ -136,13 +172,13 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
         const struct plan_exchange *reply = answer(w, w->instr->exchange);
         int64_t pairs = slots_fan_pairs(ir, e, me, ranks),
                 x_row = ROW(ir, plan_buffer, arg_at(w, FAN_X)->buffer)->row_bytes;
-        bool apart = w->instr->args.count > FAN_OWN_TABLE;
+        bool apart = moe_fan_has_own(w->instr->args.count, wave_args(w, k));
         hold(u, slots_fan_rows(ir, e, me, ranks), pairs, apart || e->pool ? e->data_bytes : least(e->data_bytes, x_row),
              k->n[0]);
         u->row_dst_bytes = least(u->row_dst_bytes, reply->data_bytes);
         if (apart)
-            hold(usage_at(w, FAN_OWN_TABLE), bound * least(w->c->info->choices, ROW(ir, plan_rank, me)->owned.count), 0,
-                 x_row, k->n[0]);
+            hold(usage_at(w, FAN_OWN_TABLE), bound * least(w->c->info->choices, slots_wave_experts(ir, e, me)), 0, x_row,
+                 k->n[0]);
     } else if (k->role == kernel_role_dense) {
         struct usage *u = usage_at(w, DENSE_PAIRS);
         hold(u, bound, bound, k->n[1], k->n[0]);
@@ -157,15 +193,18 @@ bool learn_launch(struct walk *w)
         return instr_fail(w, "no kernel");
     const struct plan_kernel *k = ROW(w->c->ir, plan_kernel, in->kernel);
     const struct role_spec *spec = &role_specs[k->role];
-    if (in->args.count < spec->least || (spec->builtin && in->args.count > spec->most))
+    uint32_t more = wave_args(w, k);
+    if (in->args.count < spec->least + more || (spec->builtin && in->args.count > spec->most + more))
         return instr_fail(w, "its kernel takes another number of arguments");
     if (in->part == NONE)
         return instr_fail(w, "no part");
     if (spec->exchange &&
         (in->exchange == NONE || ROW(w->c->ir, plan_exchange, in->exchange)->kind != exchange_kind_dispatch))
         return instr_fail(w, "names no dispatch");
-    for (uint32_t i = 0; i < in->args.count && i < spec->most; i++) {
-        enum arg_kind kind = (enum arg_kind)spec->args[i];
+    for (uint32_t i = 0; i < in->args.count; i++) {
+        enum arg_kind kind = kind_of_arg(w, k, i);
+        if (kind == ARG_NONE)
+            continue;
         struct usage *u = usage_at(w, i);
         if (kind == ARG_BINS || kind == ARG_PAIRS || kind == ARG_ROWS)
             mark(u, kind == ARG_BINS ? CONTROL_BINS : kind == ARG_PAIRS ? CONTROL_PAIRS : CONTROL_ROWS);
@@ -234,6 +273,8 @@ static bool arg_fits_kind(const struct walk *w, uint32_t i, enum arg_kind kind)
     case ARG_ARENA:
     case ARG_SLOTS:
         return b->kind == buffer_kind_arena && !sliced && u->control == CONTROL_NONE;
+    case ARG_NONE:
+        return true;
     }
     return false;
 }
@@ -258,15 +299,19 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
         !holds_rows(w, BIN_X, bound, k->n[0] * k->n[3]) ||
         ROW(ir, plan_buffer, arg_at(w, BIN_X)->buffer)->row_bytes != k->n[0] * k->n[3])
         return instr_fail(w, "routes or x are too small");
-    if (extent_bytes(w, arg_at(w, BIN_BINS)->buffer) < moe_bins_bytes(info->ranks, info->experts, info->choices, bound))
+    int64_t bins = moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves);
+    if (extent_bytes(w, arg_at(w, BIN_BINS)->buffer) < bins ||
+        (e->wave > 0 && extent_bytes(w, arg_at(w, w->instr->args.count - 1)->buffer) < bins))
         return instr_fail(w, "its control buffer is too small");
+    if (e->wave > 0 && arg_at(w, w->instr->args.count - 1)->buffer == arg_at(w, BIN_BINS)->buffer)
+        return instr_fail(w, "overwrites the wave before");
     if (arg_at(w, BIN_SEND)->buffer != e->send || arg_at(w, BIN_REPLY)->buffer != reply->recv ||
         !holds_rows(w, BIN_OWN, bound, reply->row_bytes))
         return instr_fail(w, "its slots are not those of its exchange");
     if (!pool)
-        return w->instr->args.count <= BIN_SPILL || instr_fail(w, "a spill without a pool");
+        return !moe_bin_has_spill(w->instr->args.count, e->wave) || instr_fail(w, "a spill without a pool");
     const struct plan_exchange *late = answer(w, number);
-    if (w->instr->args.count <= BIN_SPILL || arg_at(w, BIN_SPILL)->buffer != late->recv ||
+    if (!moe_bin_has_spill(w->instr->args.count, e->wave) || arg_at(w, BIN_SPILL)->buffer != late->recv ||
         late->data_bytes != reply->data_bytes)
         return instr_fail(w, "its spill is not the pool combine's");
     return true;
@@ -285,7 +330,7 @@ static bool check_bin_round(const struct walk *w, const struct plan_kernel *k)
         ROW(ir, plan_buffer, arg_at(w, ROUND_X)->buffer)->row_bytes != k->n[0] * k->n[3])
         return instr_fail(w, "routes or x are too small");
     if (extent_bytes(w, arg_at(w, ROUND_BINS)->buffer) <
-            moe_bins_bytes(info->ranks, info->experts, info->choices, bound) ||
+            moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves) ||
         extent_bytes(w, arg_at(w, ROUND_CONTROL)->buffer) <
             moe_rows_bytes(slots_round_rows(ir, e, w->program->rank, info->ranks)))
         return instr_fail(w, "a control buffer is too small");
@@ -299,18 +344,22 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
     const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer(w, w->instr->exchange);
     uint32_t me = w->program->rank;
     int64_t bound = ROW(ir, plan_part, e->part)->bound, rows = slots_fan_rows(ir, e, me, info->ranks),
-            pairs = slots_fan_pairs(ir, e, me, info->ranks), owned = ROW(ir, plan_rank, me)->owned.count;
+            pairs = slots_fan_pairs(ir, e, me, info->ranks), owned = slots_wave_experts(ir, e, me);
     if (e->part != w->instr->part || k->n[1] != info->choices || (e->pool && w->rounds != w->instr->exchange))
         return instr_fail(w, "does not fit its exchange");
     if (extent_bytes(w, arg_at(w, FAN_BINS)->buffer) <
-            moe_bins_bytes(info->ranks, info->experts, info->choices, bound) ||
+            moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves) ||
         extent_bytes(w, arg_at(w, FAN_PAIRS)->buffer) < moe_pairs_bytes(owned, rows, pairs))
         return instr_fail(w, "a control buffer is too small");
-    if (w->instr->args.count > FAN_OWN_TABLE &&
+    if (moe_fan_has_own(w->instr->args.count, wave_args(w, k)) &&
         extent_bytes(w, arg_at(w, FAN_OWN_TABLE)->buffer) < moe_rows_bytes(bound * least(info->choices, owned)))
         return instr_fail(w, "a control buffer is too small");
     if (arg_at(w, FAN_ARRIVED)->buffer != e->recv || arg_at(w, FAN_REPLY)->buffer != reply->send)
         return instr_fail(w, "its slots are not those of its exchange");
+    uint32_t at = w->instr->args.count;
+    for (uint32_t earlier = e->earlier; earlier != NONE; earlier = ROW(ir, plan_exchange, earlier)->earlier)
+        if (arg_at(w, --at)->buffer != ROW(ir, plan_exchange, earlier)->recv)
+            return instr_fail(w, "its slots are not those of the earlier waves");
     if (!holds_rows(w, FAN_A, pairs, k->n[0]) || !holds_rows(w, FAN_OWN, bound, reply->row_bytes) ||
         !holds_rows(w, FAN_X, bound, 1))
         return instr_fail(w, "A or the own rows are too small");
@@ -366,7 +415,8 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
         break;
     case kernel_role_merge:
         good = dtype_bytes((uint32_t)n[1]) * n[0] <= u->row_dst_bytes &&
-               holds_rows(w, MERGE_Y, bound, dtype_bytes((uint32_t)n[2]) * n[0]);
+               holds_rows(w, MERGE_Y, bound, dtype_bytes((uint32_t)n[2]) * n[0]) &&
+               (!n[3] || holds_rows(w, MERGE_SUM, bound, 4 * n[0]));
         break;
     default:
         break;
@@ -377,9 +427,8 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
 bool check_launch(const struct walk *w)
 {
     const struct plan_kernel *k = ROW(w->c->ir, plan_kernel, w->instr->kernel);
-    const struct role_spec *spec = &role_specs[k->role];
     for (uint32_t i = 0; i < w->instr->args.count; i++)
-        if (!(i < spec->most ? arg_fits_kind(w, i, (enum arg_kind)spec->args[i]) : arg_fits_slice(w, i))) {
+        if (!arg_fits_kind(w, i, kind_of_arg(w, k, i))) {
             char what[64];
             snprintf(what, sizeof what, "argument %u is of the wrong kind", i);
             return instr_fail(w, what);

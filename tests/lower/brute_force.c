@@ -175,6 +175,9 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
         add_argument(m, rank, number, from, FAN_X, false);
         add_argument(m, rank, number, from, FAN_ARRIVED, false);
         add_argument(m, rank, number, from, FAN_A, true);
+        const struct plan_exchange *e = ROW(m->plan, plan_exchange, from->exchange);
+        for (uint32_t earlier = e->earlier; earlier != NONE; earlier = ROW(m->plan, plan_exchange, earlier)->earlier)
+            add_access(m, rank, number, rank, ROW(m->plan, plan_exchange, earlier)->recv, NONE, false);
     } else if (role == kernel_role_copy_rows) {
         add_argument(m, rank, number, from, DENSE_X, false);
         add_argument(m, rank, number, from, DENSE_A, true);
@@ -186,7 +189,8 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
     } else if (role == kernel_role_merge) {
         add_argument(m, rank, number, from, BIN_REPLY, false);
         add_argument(m, rank, number, from, BIN_OWN, false);
-        add_argument(m, rank, number, from, BIN_SPILL, false);
+        if (moe_bin_has_spill(from->args.count, ROW(m->plan, plan_exchange, from->exchange)->wave))
+            add_argument(m, rank, number, from, BIN_SPILL, false);
     }
 }
 

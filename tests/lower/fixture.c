@@ -1,5 +1,6 @@
 // See fixture.h.
 #include "tests/lower/fixture.h"
+#include "tests/lower/brute_force.h"
 
 #include <CUnit/CUnit.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 
 static const char template[] = "import std.ops;\n"
                                "import std.hw { host };\n"
-                               "import std.schedules { serial, ladder };\n"
+                               "import std.schedules { serial, ladder, waves };\n"
                                "dim tokens <= %d;\n"
                                "dim hidden = 64;\n"
                                "dim ffn = 128;\n"
@@ -116,4 +117,78 @@ char *ir_printed(const struct ir *ir)
     ir_print(ir, out);
     fclose(out);
     return text;
+}
+
+bool accepted(struct lowered *l)
+{
+    char error[512] = "";
+    CU_ASSERT_NOT_EQUAL(l->variant, NONE);
+    if (l->variant == NONE) {
+        fprintf(stderr, "%s", l->errors);
+        return false;
+    }
+    bool good = program_verify(&l->context, &l->plan, l->variant, error, sizeof error);
+    CU_ASSERT_TRUE(good);
+    if (!good)
+        fprintf(stderr, "%s\n", error);
+    return good;
+}
+
+static void check_plan(struct lowered *l)
+{
+    char error[512] = "";
+    bool good = ir_check(&l->plan, error, sizeof error) && plan_validate(&l->plan, 1, error, sizeof error);
+    CU_ASSERT_TRUE(good);
+    if (!good)
+        fprintf(stderr, "%s\n", error);
+    char *text = ir_printed(&l->plan);
+    struct ir copy;
+    good = ir_parse(&copy, &plan_ir, text, error, sizeof error);
+    CU_ASSERT_TRUE(good);
+    if (good) {
+        char *again = ir_printed(&copy);
+        CU_ASSERT_STRING_EQUAL(text, again);
+        free(again);
+    }
+    ir_free(&copy);
+    free(text);
+}
+
+void check_setting(const struct setting *setting)
+{
+    struct lowered l;
+    lower_setting(&l, setting);
+    if (accepted(&l)) {
+        check_plan(&l);
+        if (setting->ranks <= 3 && COUNT(&l.plan, plan_instr) < 600)
+            CU_ASSERT_TRUE(brute_force_agrees(&l.plan, l.variant));
+    }
+    lowered_free(&l);
+}
+
+void mutate_semaphores(const struct setting *setting, bool round_trips)
+{
+    struct lowered l;
+    char error[512];
+    lower_setting(&l, setting);
+    uint32_t mutations = 0;
+    if (accepted(&l))
+        for (uint32_t i = 0; i < COUNT(&l.plan, plan_instr); i++) {
+            struct plan_instr *instr = ROW(&l.plan, plan_instr, i);
+            struct plan_instr saved = *instr;
+            if (saved.op != opcode_wait && saved.op != opcode_signal)
+                continue;
+            *instr = (struct plan_instr){.op = opcode_host, .label = saved.label, .exchange = NONE, .kernel = NONE};
+            bool passes = program_verify(&l.context, &l.plan, l.variant, error, sizeof error);
+            bool redundant = passes && round_trips && saved.op == opcode_wait && brute_force_agrees(&l.plan, l.variant);
+            CU_ASSERT_TRUE(!passes || redundant);
+            if (passes && !redundant)
+                fprintf(stderr, "%s, %d layers, %d ranks: without %s %s (semaphore %u, %lld) it still passes\n",
+                        setting->use, setting->layers, setting->ranks, opcode_words[saved.op],
+                        ir_text(&l.plan, saved.label), saved.semaphore, (long long)saved.value);
+            *instr = saved;
+            mutations++;
+        }
+    CU_ASSERT_TRUE(!strcmp(setting->use, "serial") || mutations > 0);
+    lowered_free(&l);
 }

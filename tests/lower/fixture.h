@@ -24,6 +24,13 @@ struct lowered {
 
 void lower_setting(struct lowered *lowered, const struct setting *setting);
 void lowered_free(struct lowered *lowered);
+/// Lowered, and the program verifier accepts it. Fails the running test otherwise.
+bool accepted(struct lowered *lowered);
+/// Lowers, verifies and validates; prints parse back; small programs are checked against the brute-force model.
+void check_setting(const struct setting *setting);
+/// Every wait and every signal matters: without any one of them the program is refused. `round_trips`: a wait may be
+/// implied by messages to another rank and back, which placing waits does not count on; the model must agree.
+void mutate_semaphores(const struct setting *setting, bool round_trips);
 char *ir_printed(const struct ir *ir); // free with free()
 
 #endif

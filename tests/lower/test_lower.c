@@ -83,53 +83,6 @@ static const char hook[] = "schedule hook for (route, dispatch, expert, combine)
                            "    pipelined i in 0..3 { route[i+1]; dispatch[i]; expert[i]; combine[i]; }\n"
                            "}\n";
 
-static bool accepted(struct lowered *l)
-{
-    char error[512] = "";
-    CU_ASSERT_NOT_EQUAL(l->variant, NONE);
-    if (l->variant == NONE) {
-        fprintf(stderr, "%s", l->errors);
-        return false;
-    }
-    bool good = program_verify(&l->context, &l->plan, l->variant, error, sizeof error);
-    CU_ASSERT_TRUE(good);
-    if (!good)
-        fprintf(stderr, "%s\n", error);
-    return good;
-}
-
-static void check_plan(struct lowered *l)
-{
-    char error[512] = "";
-    bool good = ir_check(&l->plan, error, sizeof error) && plan_validate(&l->plan, 1, error, sizeof error);
-    CU_ASSERT_TRUE(good);
-    if (!good)
-        fprintf(stderr, "%s\n", error);
-    char *text = ir_printed(&l->plan);
-    struct ir copy;
-    good = ir_parse(&copy, &plan_ir, text, error, sizeof error);
-    CU_ASSERT_TRUE(good);
-    if (good) {
-        char *again = ir_printed(&copy);
-        CU_ASSERT_STRING_EQUAL(text, again);
-        free(again);
-    }
-    ir_free(&copy);
-    free(text);
-}
-
-static void check_setting(const struct setting *setting)
-{
-    struct lowered l;
-    lower_setting(&l, setting);
-    if (accepted(&l)) {
-        check_plan(&l);
-        if (setting->ranks <= 3 && COUNT(&l.plan, plan_instr) < 600)
-            CU_ASSERT_TRUE(brute_force_agrees(&l.plan, l.variant));
-    }
-    lowered_free(&l);
-}
-
 static void test_shapes(void)
 {
     static const int ranks[] = {1, 2, 4, 3}, layers[] = {1, 4, 2};
@@ -193,35 +146,6 @@ static void test_rounds(void)
 }
 
 // Mutations.
-
-/// Every wait and every signal matters: without any one of them the program is refused. `round_trips`: a wait may be
-/// implied by messages to another rank and back, which placing waits does not count on; the model must agree.
-static void mutate_semaphores(const struct setting *setting, bool round_trips)
-{
-    struct lowered l;
-    char error[512];
-    lower_setting(&l, setting);
-    uint32_t mutations = 0;
-    if (accepted(&l))
-        for (uint32_t i = 0; i < COUNT(&l.plan, plan_instr); i++) {
-            struct plan_instr *instr = ROW(&l.plan, plan_instr, i);
-            struct plan_instr saved = *instr;
-            if (saved.op != opcode_wait && saved.op != opcode_signal)
-                continue;
-            *instr = (struct plan_instr){.op = opcode_host, .label = saved.label, .exchange = NONE, .kernel = NONE};
-            bool passes = program_verify(&l.context, &l.plan, l.variant, error, sizeof error);
-            bool redundant = passes && round_trips && saved.op == opcode_wait && brute_force_agrees(&l.plan, l.variant);
-            CU_ASSERT_TRUE(!passes || redundant);
-            if (passes && !redundant)
-                fprintf(stderr, "%s, %d layers, %d ranks: without %s %s (semaphore %u, %lld) it still passes\n",
-                        setting->use, setting->layers, setting->ranks, opcode_words[saved.op],
-                        ir_text(&l.plan, saved.label), saved.semaphore, (long long)saved.value);
-            *instr = saved;
-            mutations++;
-        }
-    CU_ASSERT_TRUE(!strcmp(setting->use, "serial") || mutations > 0);
-    lowered_free(&l);
-}
 
 static void test_mutations(void)
 {

@@ -137,6 +137,8 @@ static uint32_t add_exchange(struct builder *b, const char *name, uint32_t kind,
                                .data_bytes = s->width * 4,
                                .row_bytes = moe_record_bytes(s->width * 4, meta),
                                .meta_bytes = meta,
+                               .waves = 1,
+                               .earlier = NONE,
                                .max_rounds = 100000,
                                .overflow = s->overflow_error ? overflow_error : overflow_pool,
                                .wire = dtype_f32,
@@ -327,7 +329,7 @@ static int64_t buffer_bytes(const struct builder *b, const struct part_rows *p, 
     if (buffer == p->own)
         return bound * c->row_bytes;
     if (buffer == p->bins)
-        return moe_bins_bytes(s->ranks, s->experts, s->choices, bound);
+        return moe_bins_bytes(s->ranks, s->experts, s->choices, bound, 1);
     if (buffer == p->pairs)
         return moe_pairs_bytes(owned, rows, pairs);
     return buffer == p->acc ? rows * row : pairs * row; // a, hidden

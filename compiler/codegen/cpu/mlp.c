@@ -83,6 +83,13 @@ static int64_t grain_for(int64_t panel)
     return grain < 1 ? 1 : grain > 8 ? 8 : grain;
 }
 
+/// Where the weights of the wave's first expert begin.
+static LLVMValueRef wave_weights(struct emit *e, LLVMValueRef pairs, LLVMValueRef w, const struct plan_param *weights)
+{
+    LLVMValueRef first = field(e, e->i64, pairs, offsetof(struct moe_pairs_head, first_expert));
+    return offset(e, w, scaled(e, first, weights->bytes));
+}
+
 void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *name)
 {
     const int64_t *n = kernel->n;
@@ -104,6 +111,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
     LLVMValueRef pairs = kernel_argument(e, UP_PAIRS), a = kernel_argument(e, UP_A), w = kernel_argument(e, UP_W);
     LLVMValueRef hidden = kernel_argument(e, UP_HIDDEN);
     LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
+    w = wave_weights(e, pairs, w, &up.gemm.weights);
     struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
     LLVMValueRef expert = LLVMBuildUDiv(e->builder, units.index, const_i64(e, panels), "");
     LLVMValueRef panel = LLVMBuildURem(e->builder, units.index, const_i64(e, panels), "");
@@ -206,6 +214,7 @@ static void down_body(struct emit *e, const struct down *down)
     LLVMValueRef pair_weight = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_weight));
     LLVMValueRef rows = field(e, e->i64, pairs, offsetof(struct moe_pairs_head, rows));
     LLVMValueRef row_dst = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, row_dst));
+    w = wave_weights(e, pairs, w, weights);
 
     struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
     LLVMValueRef acc = offset(e, accumulator, scaled(e, units.index, weights->panel * 4));

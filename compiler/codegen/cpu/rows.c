@@ -1,5 +1,5 @@
-// Kernels that work through rows: copy_rows (gather and convert), merge (sum of a token's replies), add,
-// gate.
+// Kernels that work through rows: copy_rows (gather and convert), merge (sum of a token's replies, added to earlier
+// waves' sum), add, gate.
 #include "emit.h"
 
 // about 5 us of work at a time
@@ -51,13 +51,17 @@ void generate_copy_rows(struct emit *e, struct plan_kernel *kernel, const char *
 
 struct merging {
     LLVMValueRef replies, first, end, y;
+    LLVMValueRef before; // f32 row of earlier waves' sum, or NULL
     uint32_t from, to;
 };
 
 static void merge_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
 {
     struct merging *merge = user;
-    LLVMValueRef sum = splat_f32(e, 0, lanes), at = scaled(e, column, dtype_bytes(merge->from));
+    LLVMValueRef sum = splat_f32(e, 0, lanes);
+    if (merge->before)
+        sum = load_f32(e, offset(e, merge->before, scaled(e, column, 4)), dtype_f32, lanes);
+    LLVMValueRef at = scaled(e, column, dtype_bytes(merge->from));
     struct loop replies = loop_begin(e, merge->first, merge->end, 1, &sum, 1);
     LLVMValueRef reply = element(e, e->ptr, 8, merge->replies, replies.index);
     sum = LLVMBuildFAdd(e->builder, sum, load_f32(e, offset(e, reply, at), merge->from, lanes), "");
@@ -77,6 +81,8 @@ void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name
     merge.first = element(e, e->i64, 8, firsts, tokens.index);
     merge.end = element(e, e->i64, 8, firsts, LLVMBuildAdd(e->builder, tokens.index, const_i64(e, 1), ""));
     merge.y = offset(e, y, scaled(e, tokens.index, n[0] * dtype_bytes(merge.to)));
+    if (n[3])
+        merge.before = offset(e, kernel_argument(e, MERGE_SUM), scaled(e, tokens.index, n[0] * 4));
     for_chunks(e, n[0], 1, merge_chunk, &merge);
     loop_end(e, &tokens, NULL);
     LLVMBuildRetVoid(e->builder);
