@@ -7,153 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/weights/safetensors.h"
-#include "tests/end_to_end/harness.h"
-#include "tests/end_to_end/reference.h"
+#include "tests/end_to_end/lab.h"
 
-enum { FFN = 8, BOUND = 128, RANKS = 4 };
-
-// ------------------------------------------------------------------------------------------------ a layer to try on
-
-struct lab {
-    const char *dtype; // NULL: f32
-    int experts;       // and hidden size: a multiple of 8
-    const char *route; // options of topk after the tensors
-    const float *bias; // of the selection, in the checkpoint
-    bool shared;
-    const char *router_dtype; // in the checkpoint; NULL: F32
-    const void *router;       // its bytes; NULL: the identity
-    const char *schedule;
-    uint32_t ranks;
-};
-
-static const char *lab_folder(void)
-{
-    static char path[64];
-    snprintf(path, sizeof path, "/tmp/moe-faults-%d", (int)getpid());
-    mkdir(path, 0700);
-    return path;
-}
-
-static const char *lab_file(const char *name)
-{
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", lab_folder(), name);
-    return path;
-}
-
-static int clean_up(void)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", lab_folder());
-    return system(command);
-}
-
-static const char *lab_text(const struct lab *lab)
-{
-    static char text[4096];
-    const char *t = lab->dtype ? lab->dtype : "f32";
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder };\n"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
-             "layer lab(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n    param e_bias: f32[experts];\n"
-             "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n    param w_down: %s[experts, hidden, ffn];\n"
-             "    param s_gate_up: %s[1, 2 * ffn, hidden];\n    param s_down: %s[1, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, %s%s);\n    stage dispatch: xd = dispatch(x, r);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: yr = combine(yd, r);\n"
-             "%s    yield %s;\n}\n"
-             "weights file for lab { w_router = \"router\"; e_bias = \"bias\"; w_gate_up = \"up\"; w_down = \"down\"; "
-             "s_gate_up = \"s_up\"; s_down = \"s_down\"; }\n"
-             "placement p on laptop { place experts over rank; }\n"
-             "pipeline main { layer = lab; cluster = laptop; placement = p; target = cpu; "
-             "weights = file(safetensors(\"lab\")); use serial; }\n",
-             BOUND, lab->experts, FFN, lab->experts, t, t, t, t, t, t, lab->route, lab->bias ? ", bias: e_bias" : "",
-             lab->shared ? "    stage shared: ys = swiglu(x, s_gate_up, s_down);\n    stage merge: y = add(yr, ys);\n"
-                         : "",
-             lab->shared ? "y" : "yr");
-    return text;
-}
-
-static float *random_values(size_t count, uint64_t seed)
-{
-    float *values = malloc(count * sizeof *values);
-    gaussian(values, count, seed);
-    for (size_t i = 0; i < count; i++)
-        values[i] *= 0.3f;
-    return values;
-}
-
-/// The checkpoint: the router, a bias, and random experts in the layer's type.
-static const char *lab_weights(const struct lab *lab)
-{
-    int64_t e = lab->experts;
-    size_t up_count = (size_t)(e * 2 * FFN * e), down_count = (size_t)(e * e * FFN);
-    float *identity = calloc((size_t)(e * e), sizeof *identity), *zeros = calloc((size_t)e, sizeof *zeros);
-    float *up = random_values(up_count, 3), *down = random_values(down_count, 4);
-    for (int64_t i = 0; i < e; i++)
-        identity[i * e + i] = 1;
-    const char *dtype = !lab->dtype || !strcmp(lab->dtype, "f32") ? "F32" : !strcmp(lab->dtype, "f16") ? "F16" : "BF16";
-    elements_from_f32(dtype, up, up, up_count); // narrower, from the front
-    elements_from_f32(dtype, down, down, down_count);
-    const char *router_dtype = lab->router_dtype ? lab->router_dtype : "F32";
-    struct tensor tensors[] = {
-        {.name = "router", .dims = 2, .shape = {e, e}, .data = lab->router ? lab->router : identity},
-        {.name = "bias", .dtype = "F32", .dims = 1, .shape = {e}, .data = lab->bias ? lab->bias : zeros},
-        {.name = "up", .dims = 3, .shape = {e, 2 * FFN, e}, .data = up},
-        {.name = "down", .dims = 3, .shape = {e, e, FFN}, .data = down},
-        {.name = "s_up", .dims = 2, .shape = {2 * FFN, e}, .data = up},
-        {.name = "s_down", .dims = 2, .shape = {e, FFN}, .data = down}};
-    size_t count = sizeof tensors / sizeof *tensors;
-    for (size_t i = 0; i < count; i++) {
-        if (i != 1)
-            snprintf(tensors[i].dtype, sizeof tensors[i].dtype, "%s", i ? dtype : router_dtype);
-        tensors[i].bytes = (size_t)tensor_bytes(tensors[i].dtype, tensors[i].shape, tensors[i].dims);
-    }
-    const char *path = lab_file("lab.safetensors");
-    char error[256];
-    CU_ASSERT(tensors_write(path, tensors, count, error, sizeof error));
-    free(identity);
-    free(zeros);
-    free(up);
-    free(down);
-    return path;
-}
-
-static moe_plan *lab_compile(const struct lab *lab)
-{
-    struct subject subject = {.text = lab_text(lab), .schedule = lab->schedule, .ranks = lab->ranks, .layer = -1};
-    return subject_compile(&subject);
-}
-
-static struct outcome lab_run(const struct lab *lab, const float *x, const int64_t *tokens, moe_options options)
-{
-    moe_plan *plan = lab_compile(lab);
-    struct outcome none = {.status = MOE_INVALID};
-    if (!plan)
-        return none;
-    options.threads = options.threads ? options.threads : 2;
-    options.poison = 1;
-    struct run run = {.in = x, .tokens = tokens, .weights = lab_weights(lab), .options = options};
-    struct outcome outcome = run_plan_once(plan, &run);
-    if (outcome.status != MOE_OK)
-        fprintf(stderr, "%s\n", outcome.error);
-    moe_plan_close(plan);
-    return outcome;
-}
-
-/// Routes of one token given its logits, on two ranks.
-static struct outcome route_one(const struct lab *lab, const float *logits)
-{
-    struct lab two = *lab;
-    two.ranks = 2;
-    struct outcome o = lab_run(&two, logits, (int64_t[]){1, 0}, (moe_options){0});
-    CU_ASSERT_EQUAL_FATAL(o.status, MOE_OK);
-    return o;
-}
+enum { RANKS = 4 };
 
 static bool distinct(const int32_t *ids, int k, int experts)
 {
@@ -221,7 +80,7 @@ static void b01_dropped_groups(void)
     const struct lab labs[] = {{.experts = 16, .route = V3_ROUTE, .bias = bias},
                                {.experts = 16, .route = V3_ROUTE ", bias: -3.0"}};
     for (int i = 0; i < 2; i++) {
-        struct outcome o = route_one(&labs[i], g.z);
+        struct outcome o = lab_route(&labs[i], g.z);
         CU_ASSERT(has_ids(&o, right));
         CU_ASSERT(!has_ids(&o, wrong));
         for (size_t j = 0; j < 4; j++)
@@ -240,7 +99,7 @@ static void b02_sum_of_two(void)
         logits[i] = logf(scores[i] / (1 - scores[i]));
     struct lab lab = {.experts = 8,
                       .route = "k: 2, score: sigmoid, groups: 2, group_k: 1, group_score: top2_sum, normalize: false"};
-    struct outcome o = route_one(&lab, logits);
+    struct outcome o = lab_route(&lab, logits);
     CU_ASSERT(o.ids[0] == 4 && o.ids[1] == 5);
     CU_ASSERT_DOUBLE_EQUAL((double)o.weights[0], 0.6, 1e-6);
     outcome_free(&o);
@@ -253,7 +112,7 @@ static void b03_bias_only_chooses(void)
     float bias[16] = {0};
     bias[7] = 1; // the weakest: logit -2.2
     struct lab lab = {.experts = 16, .route = "k: 4, score: sigmoid, normalize: true, scale: 2.5", .bias = bias};
-    struct outcome o = route_one(&lab, g.z);
+    struct outcome o = lab_route(&lab, g.z);
     CU_ASSERT_EQUAL(o.ids[0], 7);
     double sum = 0;
     for (int i = 0; i < 4; i++)
@@ -262,7 +121,7 @@ static void b03_bias_only_chooses(void)
         CU_ASSERT_DOUBLE_EQUAL((double)o.weights[i], 2.5 / (1 + exp(-(double)g.z[o.ids[i]])) / sum, 1e-6);
     outcome_free(&o);
     const json_t *row = golden(&g, "deepseek-v3: sigmoid+bias, 4 groups keep 2 (top2-sum), top4, norm, 2.5");
-    o = route_one(&(struct lab){.experts = 16, .route = V3_ROUTE, .bias = g.b}, g.z);
+    o = lab_route(&(struct lab){.experts = 16, .route = V3_ROUTE, .bias = g.b}, g.z);
     CU_ASSERT(has_ids(&o, row));
     for (size_t i = 0; i < 4; i++)
         CU_ASSERT_DOUBLE_EQUAL((double)o.weights[i], golden_weight(row, i), 1e-6);
@@ -274,7 +133,7 @@ static void b04_not_renormalised(void)
 {
     struct goldens g = goldens_open();
     struct lab lab = {.experts = 16, .route = "k: 4, score: softmax, normalize: false"};
-    struct outcome o = route_one(&lab, g.z);
+    struct outcome o = lab_route(&lab, g.z);
     double sum = 0;
     for (int i = 0; i < 4; i++) {
         CU_ASSERT(o.weights[i] >= 0);
@@ -300,7 +159,7 @@ static void b05_scale_once(void)
                      "k: 3, score: softmax, groups: 4, group_k: 2, group_score: max, normalize: %s, scale: %d.0",
                      norm ? "true" : "false", scale);
             struct lab lab = {.experts = 16, .route = route};
-            struct outcome o = route_one(&lab, g.z);
+            struct outcome o = lab_route(&lab, g.z);
             CU_ASSERT(has_ids(&o, row));
             for (size_t i = 0; i < 3; i++)
                 CU_ASSERT_DOUBLE_EQUAL((double)o.weights[i], golden_weight(row, i) / 16 / (norm ? sum : 1) * scale,
@@ -462,7 +321,7 @@ static void b12_ties(void)
     outcome_free(&first);
     // at the boundary of groups: 1 and 3 score alike, and so do 0 and 2
     const float grouped[16] = {1, 0, 0, 2, 0, 3, 4, 0, 2, 1, 0, 0, 4, 0, 0, 3};
-    struct outcome o = route_one(
+    struct outcome o = lab_route(
         &(struct lab){.experts = 16,
                       .route = "k: 6, score: sigmoid, groups: 4, group_k: 3, group_score: top2_sum, normalize: false"},
         grouped);
@@ -480,7 +339,7 @@ static void b15_chosen_in_f32(void)
     const char *scores[] = {"k: 5, score: softmax", "k: 5, score: softmax_after", "k: 5, score: sigmoid"};
     for (int s = 0; s < 3; s++) {
         struct lab lab = {.dtype = "bf16", .experts = E, .route = scores[s], .router = router};
-        struct outcome o = route_one(&lab, x);
+        struct outcome o = lab_route(&lab, x);
         for (int i = 0; i < K; i++)
             CU_ASSERT_EQUAL(o.ids[i] * 7 % E, E - 1 - i);
         outcome_free(&o);
@@ -540,7 +399,7 @@ static void b32_types_by_tensor(void)
                           .route = "k: 4, score: sigmoid, normalize: false",
                           .router = bits,
                           .router_dtype = dtypes[d]};
-        o[d] = route_one(&lab, x);
+        o[d] = lab_route(&lab, x);
         for (int i = 0; i < K; i++)
             CU_ASSERT_DOUBLE_EQUAL((double)o[d].weights[i], 1 / (1 + exp(-(double)values[d][o[d].ids[i]])), 1e-6);
     }
@@ -650,7 +509,7 @@ static void b40_nothing_from_padding(void)
 void suite_faults(void);
 void suite_faults(void)
 {
-    CU_pSuite suite = CU_add_suite("faults", NULL, clean_up);
+    CU_pSuite suite = CU_add_suite("faults", NULL, lab_clean_up);
     CU_add_test(suite, "B01 dropped groups stay out, whatever the bias", b01_dropped_groups);
     CU_add_test(suite, "B02 a group's score is the sum of its two best", b02_sum_of_two);
     CU_add_test(suite, "B03 the bias chooses and does not weigh", b03_bias_only_chooses);

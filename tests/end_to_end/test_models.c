@@ -15,11 +15,11 @@ struct model_case {
     int64_t first; // layer with experts; each model has two
 };
 
-static const struct model_case models[] = {
-    {"olmoe-tiny", 5e-3, 0},       {"olmoe-tiny-f32", 1e-5, 0},     {"mixtral-tiny", 5e-3, 0},
-    {"mixtral-tiny-f32", 1e-5, 0}, {"qwen2-moe-tiny", 5e-3, 0},     {"qwen2-moe-tiny-f32", 1e-5, 0},
-    {"qwen3-moe-tiny", 5e-3, 0},   {"qwen3-moe-tiny-f32", 1e-5, 0}, {"deepseek-v3-tiny", 5e-3, 1},
-    {"deepseek-v3-tiny-f32", 1e-5, 1}};
+static const struct model_case models[] = {{"olmoe-tiny", 5e-3, 0},       {"olmoe-tiny-f32", 1e-5, 0},
+                                           {"mixtral-tiny", 5e-3, 0},     {"mixtral-tiny-f32", 1e-5, 0},
+                                           {"qwen2-moe-tiny", 5e-3, 0},   {"qwen2-moe-tiny-f32", 1e-5, 0},
+                                           {"qwen3-moe-tiny", 5e-3, 0},   {"qwen3-moe-tiny-f32", 1e-5, 0},
+                                           {"deepseek-v3-tiny", 5e-3, 1}, {"deepseek-v3-tiny-f32", 1e-5, 1}};
 
 // Is expert e's score within 1e-6 of the k-th: may it be in or out?
 static bool undecided(const float *scores, int experts, const int32_t *want, int k)
@@ -123,8 +123,8 @@ static void test_single_layers(void)
                 snprintf(reference, sizeof reference, "layer%d", (int)layer);
                 double error = run_layer(&models[m], layer, ranks, reference);
                 if (ranks == 4)
-                    printf("\n    %s layer %d, %u ranks: relative L2 %.2e (bound %.0e)", models[m].name, (int)layer, ranks,
-                           error, models[m].bound);
+                    printf("\n    %s layer %d, %u ranks: relative L2 %.2e (bound %.0e)", models[m].name, (int)layer,
+                           ranks, error, models[m].bound);
                 CU_ASSERT(error <= models[m].bound);
             }
     printf("\n");
@@ -140,10 +140,72 @@ static void test_two_layers_chained(void)
     printf("\n");
 }
 
+/// Both layers of a model on some of its tokens.
+static struct outcome run_some(const struct model_case *model, const char *schedule, const float *in,
+                               const int64_t *counts, uint32_t ranks, moe_options options)
+{
+    char moe[96], weights[96];
+    snprintf(moe, sizeof moe, "tests/end_to_end/%s.moe", model->name);
+    snprintf(weights, sizeof weights, "tests/data/%s", model->name);
+    struct subject subject = {.path = moe, .layer = -1, .ranks = ranks, .schedule = schedule};
+    moe_plan *plan = subject_compile(&subject);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    struct run run = {.in = in, .tokens = counts, .weights = weights, .options = options};
+    struct outcome o = run_plan_once(plan, &run);
+    CU_ASSERT_EQUAL_FATAL(o.status, MOE_OK);
+    moe_plan_close(plan);
+    return o;
+}
+
+// Biases, groups, shared experts and their gates included.
+static void test_schedules_change_no_byte(void)
+{
+    const int64_t counts[] = {17, 0, 1, 29};
+    for (size_t m = 4; m < sizeof models / sizeof *models; m++) {
+        char input[96];
+        snprintf(input, sizeof input, "tests/data/%s/input.safetensors", models[m].name);
+        int64_t rows, width;
+        float *in = read_f32(input, "hidden_states", &rows, &width);
+        struct outcome first = run_some(&models[m], "serial", in, counts, 4, (moe_options){.threads = 1});
+        for (int n = 2; n <= 8; n += 3) {
+            char schedule[32];
+            snprintf(schedule, sizeof schedule, "ladder(n: %d)", n);
+            moe_options options = {.threads = (uint32_t)n / 2, .poison = 1, .device = n == 5 ? "sim" : "cpu"};
+            struct outcome o = run_some(&models[m], schedule, in, counts, 4, options);
+            CU_ASSERT(!memcmp(o.out, first.out, (size_t)(o.tokens * width) * sizeof *o.out));
+            CU_ASSERT(!memcmp(o.weights, first.weights, (size_t)o.tokens * 4 * sizeof *o.weights));
+            outcome_free(&o);
+        }
+        outcome_free(&first);
+        free(in);
+    }
+}
+
+static void test_a_token_alone(void)
+{
+    for (size_t m = 4; m < sizeof models / sizeof *models; m++) {
+        char input[96];
+        snprintf(input, sizeof input, "tests/data/%s/input.safetensors", models[m].name);
+        int64_t rows, width;
+        float *in = read_f32(input, "hidden_states", &rows, &width);
+        struct outcome all = run_some(&models[m], "ladder(n: 3)", in, (int64_t[]){40}, 1, (moe_options){.threads = 2});
+        for (int64_t t = 0; t < 40; t += 13) {
+            struct outcome one =
+                run_some(&models[m], "serial", in + t * width, (int64_t[]){1}, 1, (moe_options){.threads = 1});
+            CU_ASSERT(!memcmp(one.out, all.out + t * width, (size_t)width * sizeof *one.out));
+            outcome_free(&one);
+        }
+        outcome_free(&all);
+        free(in);
+    }
+}
+
 void suite_models(void);
 void suite_models(void)
 {
     CU_pSuite suite = CU_add_suite("models", NULL, NULL);
     CU_add_test(suite, "single layers agree with the reference implementation", test_single_layers);
     CU_add_test(suite, "layers chain: y of one is x of the next", test_two_layers_chained);
+    CU_add_test(suite, "schedules change no byte of them", test_schedules_change_no_byte);
+    CU_add_test(suite, "a token is the same alone", test_a_token_alone);
 }
