@@ -19,7 +19,6 @@ struct compilation {
     struct program_text text;
     struct ir module, plan;
     uint32_t pipeline;
-    uint32_t missed;            // budgets
     struct timespec pass_start;
 };
 
@@ -201,7 +200,7 @@ static bool simulate_use(struct compilation *c, const struct ir *graph, uint32_t
     figures.prediction = p;
     figures.serial = predict_serial(p);
     bool at_bound = bound_of_use(c, pipeline, use) == ROW(&c->module, mod_layer, pipeline->layer)->tokens_bound;
-    c->missed += check_budgets(context, &c->text, &c->module, c->pipeline, use, at_bound, &figures);
+    check_budgets(context, &c->text, &c->module, c->pipeline, use, at_bound, &figures);
     int64_t first = first_tokens_of_use(c, pipeline, use);
     if (c->options->simulate && c->options->json)
         print_prediction_json(context, &figures, first, c->options->out);
@@ -358,5 +357,5 @@ enum exit_code compile(struct context *context, const struct driver_options *opt
     result->seconds = seconds_since(&start);
     if (!context->error_count)
         return EXIT_FINE;
-    return context->error_count == c.missed ? EXIT_BUDGET : EXIT_INPUT;
+    return context->error_count == diag_errors_of(context, E0401) ? EXIT_BUDGET : EXIT_INPUT;
 }

@@ -12,6 +12,7 @@
     S(lower)      \
     S(waves_lowered) \
     S(waves)      \
+    S(simulate)   \
     S(codegen)    \
     S(routers)    \
     S(runtime)    \

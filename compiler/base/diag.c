@@ -155,6 +155,14 @@ void diag_fix(struct context *context, struct diag *diag, struct span span, cons
     append(context, &diag->fixes, span, context_printf(context, "%s", text));
 }
 
+uint32_t diag_errors_of(const struct context *context, enum diag_code code)
+{
+    uint32_t count = 0;
+    for (const struct diag *diag = context->diags; diag; diag = diag->next)
+        count += diag->level == LEVEL_ERROR && diag->code == code;
+    return count;
+}
+
 static int by_place(const void *a, const void *b)
 {
     const struct diag *left = *(const struct diag *const *)a, *right = *(const struct diag *const *)b;

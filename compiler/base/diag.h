@@ -36,6 +36,9 @@ void diag_help(struct context *context, struct diag *diag, const char *format, .
 /// A fix-it: replace `span` by `text` (insert where span is empty). Printed as a - and a + line.
 void diag_fix(struct context *context, struct diag *diag, struct span span, const char *text);
 
+/// How many errors of a code are queued.
+uint32_t diag_errors_of(const struct context *context, enum diag_code code);
+
 /// "did you mean": the candidate nearest to `name` within a third of its length (at least 1, Damerau-Levenshtein), or NULL.
 const char *nearest_name(const char *name, const char *const *candidates, size_t count);
 

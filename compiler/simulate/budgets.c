@@ -18,7 +18,6 @@ struct budget_check {
     const struct name_value *names;
     uint32_t name_count;
     node_id statement;          // ASSERT
-    uint32_t missed;
 };
 
 static const struct ast_node *node_of(const struct budget_check *b, node_id id) { return node_at(&b->program->ast, id); }
@@ -128,7 +127,6 @@ static void report_absent(struct budget_check *b, const struct budget *budget)
                                    ir_text(p->schedule, ROW(p->schedule, sched_info, 0)->name));
     diag_label(b->context, diag, budget->metric == metric_bubble ? "no such stream" : "no such instance");
     diag_note(b->context, diag, "its streams are %s", list);
-    b->missed++;
 }
 
 // ---- notes ------------------------------------------------------------------------------------------------------------
@@ -264,7 +262,7 @@ static bool note_bound(const struct budget_check *b, struct diag *diag, const st
     if (budget->metric == metric_exposed_comm)
         diag_note(b->context, diag,
                   "no schedule can meet this budget here: %s on the wire against %s of compute leaves at least %s exposed",
-                  wire, compute, reached);
+                  wire, time_text(b->context, bounds->hiding_ns / layers), reached);
     else if (budget->metric == metric_bytes)
         diag_note(b->context, diag, "no schedule can meet this budget here: what is sent does not depend on the order");
     else
@@ -347,7 +345,6 @@ static void report_missed(struct budget_check *b, const struct budget *budget, d
     struct bounds bounds = bounds_of(p, 1);
     bool hopeless = note_bound(b, diag, budget, value, limit, &bounds);
     help_budget(b, diag, budget, hopeless);
-    b->missed += !statement->flag;
 }
 
 static void check_comparison(struct budget_check *b, node_id id)
@@ -394,8 +391,8 @@ static void check_claim(struct budget_check *b, const struct ir *schedule, uint3
     check_condition(b, node_of(b, claim->node)->slot[0]);
 }
 
-uint32_t check_budgets(struct context *context, const struct program_text *program, const struct ir *module,
-                       uint32_t pipeline, uint32_t use, bool at_bound, const struct figures *figures)
+void check_budgets(struct context *context, const struct program_text *program, const struct ir *module,
+                   uint32_t pipeline, uint32_t use, bool at_bound, const struct figures *figures)
 {
     struct budget_check b = {.context = context,
                              .program = program,
@@ -407,7 +404,7 @@ uint32_t check_budgets(struct context *context, const struct program_text *progr
     for (uint32_t i = 0; i < COUNT(schedule, sched_claim); i++)
         check_claim(&b, schedule, i);
     if (!at_bound || !b.pipeline->node)
-        return b.missed;
+        return;
     b.file = b.pipeline->file;
     b.name_count = 0;
     EACH_NODE(&program->ast, id, node_of(&b, b.pipeline->node)->slot[0])
@@ -417,5 +414,4 @@ uint32_t check_budgets(struct context *context, const struct program_text *progr
         b.statement = id;
         check_condition(&b, node_of(&b, id)->slot[0]);
     }
-    return b.missed;
 }

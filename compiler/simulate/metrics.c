@@ -167,7 +167,9 @@ struct bounds bounds_of(const struct prediction *p, double combine_scale)
     struct bounds bounds = {0};
     for (uint32_t kind = 0; kind < p->model.kind_count; kind++) {
         double wire = wire_of(p, kind, combine_scale), compute = compute_of(p, kind);
-        double share = wire > compute ? 1 - compute / wire : 0;
+        struct intervals busy = computing(p, kind);
+        double hiding = fmax(compute, intervals_length(&busy)), share = wire > hiding ? 1 - hiding / wire : 0;
+        bounds.hiding_ns = fmax(bounds.hiding_ns, hiding);
         bounds.wire_ns = fmax(bounds.wire_ns, wire);
         bounds.compute_ns = fmax(bounds.compute_ns, compute);
         bounds.exposed += share * p->model.kinds[kind].count / p->model.ranks;

@@ -122,7 +122,8 @@ void busy_of_instance(const struct prediction *p, uint32_t kind, uint32_t instan
 /// What bounds every schedule: per step, on the rank that has most of it.
 struct bounds {
     double wire_ns, compute_ns; // the busiest link's, all compute at all SMs
-    double exposed;             // mean over ranks of max(0, 1 - compute / wire)
+    double hiding_ns;           // compute there is to hide behind: at all SMs, or longer where this schedule lends some
+    double exposed;             // mean over ranks of max(0, 1 - hiding / wire)
 };
 struct bounds bounds_of(const struct prediction *p, double combine_scale);
 

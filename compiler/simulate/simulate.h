@@ -29,10 +29,9 @@ struct figures {
 };
 double metric_value(const struct figures *figures, enum metric metric, const struct metric_argument *argument);
 
-/// Evaluates the budgets of a pipeline (at its bound) and of the schedule, and queues what they miss. Returns how many
-/// `assert`s are not met.
-uint32_t check_budgets(struct context *context, const struct program_text *program, const struct ir *module,
-                       uint32_t pipeline, uint32_t use, bool at_bound, const struct figures *figures);
+/// Evaluates the budgets of a pipeline (at its bound) and of the schedule, and queues what they miss.
+void check_budgets(struct context *context, const struct program_text *program, const struct ir *module,
+                   uint32_t pipeline, uint32_t use, bool at_bound, const struct figures *figures);
 
 /// `moecc simulate`: one schedule's timeline and figures as text.
 void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, FILE *out);
