@@ -95,11 +95,12 @@ $(B)/gen/moe.lex.c: grammar/moe.l
 	@echo "  flex  $<"
 	@flex -o $@ $<
 
-# The standard library and the two carriers of a built pipeline live inside moecc.
+# The standard library, the pages of `explain` and the two carriers of a built pipeline live inside moecc.
 STDLIB := $(sort $(shell find stdlib -type f))
-$(B)/gen/embedded.c: compiler/base/embed.sh $(STDLIB) $(B)/moe-stub $(B)/libmoe.so
+PAGES  := $(sort $(wildcard compiler/explain/pages/*.md))
+$(B)/gen/embedded.c: compiler/base/embed.sh $(STDLIB) $(PAGES) $(B)/moe-stub $(B)/libmoe.so
 	@mkdir -p $(B)/gen
-	@sh compiler/base/embed.sh $(B) $(STDLIB) > $@
+	@sh compiler/base/embed.sh $(B) $(STDLIB) $(PAGES) > $@
 
 # ---------------------------------------------------------------------------------------------- products
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "compiler/driver.h"
+#include "compiler/explain/explain.h"
 #include "compiler/plan/build.h"
 #include "runtime/cli/cli.h"
 #include "runtime/moe.h"
@@ -391,6 +392,23 @@ static enum exit_code command_inspect(struct context *context, struct command_li
     return EXIT_FINE;
 }
 
+static enum exit_code command_explain(struct context *context, struct command_line *line)
+{
+    (void)context;
+    size_t size;
+    if (line->operand_count > 1)
+        return usage_error("`%s` takes one code", "explain");
+    if (!line->operand_count) {
+        explain_list(stdout);
+        return EXIT_FINE;
+    }
+    const char *page = explain_page(line->operands[0], &size);
+    if (!page)
+        return usage_error("`%s` is no code of a diagnostic: `moecc explain` lists them", line->operands[0]);
+    fwrite(page, 1, size, stdout);
+    return EXIT_FINE;
+}
+
 static const struct command commands[] = {
     {"check", "FILE", "parse, check, schedule, prove; silent on success but for a line on stderr", command_check, false},
     {"run", "FILE", "compile in memory and execute", command_run, true},
@@ -400,7 +418,7 @@ static const struct command commands[] = {
     {"verify", "FILE", "the proof alone, with statistics", command_check, false},
     {"simulate", "FILE", "predicted timeline per schedule: text, --json, --trace T.json", command_simulate, false},
     {"tune", "FILE", "search knobs and schedules (not built yet)", NULL, false},
-    {"explain", "CODE", "a page about a diagnostic (not built yet)", NULL, false},
+    {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false},
     {"calibrate", "", "measure this machine (not built yet)", NULL, false},
     {"import", "DIR", "a `.moe` file for a checkpoint (not built yet)", NULL, false},
     {"lsp", "", "language server (not built yet)", NULL, false},

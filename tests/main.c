@@ -25,7 +25,8 @@
     S(schedules)  \
     S(clusters)   \
     S(races)      \
-    S(proof)
+    S(proof)      \
+    S(explain)
 
 #define DECLARE(name) void suite_##name(void);
 SUITES(DECLARE)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Writes the C file that embeds files in moecc: the standard library under its own names ("std/ops.moe") and the
-# carriers of a built pipeline ("stub/run", "stub/lib"). Usage: embed.sh BUILD_DIR STDLIB_FILE...
+# Writes the C file that embeds files in moecc: the standard library under its own names ("std/ops.moe"), pages about
+# diagnostics ("explain/E0301.md") and the carriers of a built pipeline ("stub/run", "stub/lib").
+# Usage: embed.sh BUILD_DIR FILE...
 set -eu
 build=$1
 shift
@@ -17,7 +18,9 @@ embed() { # embed NAME FILE
     number=$((number + 1))
 }
 for file in "$@"; do
-    embed "${file#stdlib/}" "$file"
+    name=${file#stdlib/}
+    case $name in compiler/explain/pages/*) name=explain/${name##*/} ;; esac
+    embed "$name" "$file"
 done
 embed stub/run "$build/moe-stub"
 embed stub/lib "$build/libmoe.so"
