@@ -58,15 +58,15 @@ static void verify_ir(struct compilation *c, const struct ir *ir, const char *pa
 }
 
 // A root file that the system does not give us is the system's failure, not a mistake in a program.
-static void require_readable(struct compilation *c)
+static void require_readable(struct context *context, const char *path)
 {
-    FILE *file = fopen(c->options->file, "rb");
+    FILE *file = fopen(path, "rb");
     if (!file || fgetc(file) == EOF) {
         int why = !file || ferror(file) ? errno : 0; // an empty file is no failure
         if (file)
             fclose(file);
         if (why)
-            fatal(c->context, EXIT_SYSTEM, "cannot read %s: %s", c->options->file, strerror(why));
+            fatal(context, EXIT_SYSTEM, "cannot read %s: %s", path, strerror(why));
         return;
     }
     fclose(file);
@@ -321,7 +321,6 @@ static void compile_pipeline(struct compilation *c)
 
 static void compile_stages(struct compilation *c)
 {
-    require_readable(c);
     if (emitted(c, "tokens")) {
         load_program(c->context, &c->text, c->options->file);
         if (c->context->file_count)
@@ -348,6 +347,7 @@ enum exit_code compile(struct context *context, const struct driver_options *opt
     struct timespec start;
     clock_gettime(CLOCK_MONOTONIC, &start);
     *result = (struct driver_result){0};
+    require_readable(context, options->file);
     struct compilation c = {.context = context, .options = options, .result = result, .pipeline = NONE, .pass_start = start};
     ir_init(&c.module, &module_ir);
     ir_init(&c.plan, &plan_ir);

@@ -230,7 +230,7 @@ static enum exit_code command_check(struct context *context, struct command_line
     struct driver_result result;
     code = compile(context, &line->driver, &result);
     free(result.image);
-    if (code == EXIT_FINE && !line->quiet && !line->driver.emit)
+    if (code == EXIT_FINE && !line->quiet && !line->driver.emit && line->diagnostics != DIAG_JSON)
         fprintf(stderr, "%s: fine: %s%s, %u schedules proven, %u instances, %u waits, %u instructions, %.0f ms\n",
                 line->driver.file, result.pipeline ? "pipeline " : "a library", result.pipeline ? result.pipeline : "",
                 result.schedules, result.instances, result.waits, result.instructions, 1e3 * result.seconds);
@@ -268,6 +268,10 @@ static enum exit_code command_run(struct context *context, struct command_line *
     if (line->run.help) {
         printf("usage: moecc run FILE [options]\n\n");
         run_options_help(stdout);
+        return EXIT_FINE;
+    }
+    if (line->run.version) {
+        printf("moecc %s\n", MOECC_VERSION);
         return EXIT_FINE;
     }
     enum exit_code code = one_file(line, "run");

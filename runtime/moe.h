@@ -149,7 +149,7 @@ typedef struct moe_stats {
 } moe_stats;
 moe_status moe_session_stats(const moe_session *session, moe_stats *stats);
 
-/// The last step's measured timeline as Chrome trace JSON. Needs options.trace.
+/// The last step's measured timeline as Chrome trace JSON. Needs options.trace. MOE_IO leaves errno as the system set it.
 moe_status moe_session_trace(const moe_session *session, const char *path);
 /// The same as text, `columns` wide, one line per rank and stream. Free with free().
 moe_status moe_session_gantt(const moe_session *session, uint32_t columns, char **text);

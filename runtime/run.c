@@ -134,6 +134,9 @@ moe_status moe_session_run(moe_session *session, const moe_step *steps, uint32_t
     session->error[0] = 0;
     session->variant = choose_variant(session);
     session->step_number++;
+    session->step_tokens = 0;
+    for (uint32_t r = 0; r < session->info->ranks; r++)
+        session->step_tokens += session->ranks[r].step->tokens;
     memset(&session->stats, 0, sizeof session->stats);
     for (uint32_t r = 0; r < session->info->ranks; r++)
         begin_rank(&session->ranks[r]);

@@ -133,6 +133,7 @@ struct elaboration {
     int64_t low, high; // of that loop
     struct item *items;
     uint32_t item_count, item_capacity;
+    uint32_t turns;    // of all loops together
     struct relation *relations;
     uint32_t relation_count, relation_capacity;
     struct claim *claims;

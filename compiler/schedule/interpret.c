@@ -4,7 +4,8 @@
 
 #include "compiler/schedule/elaborate.h"
 
-enum { ITEMS_MAX = 200000 };
+// No schedule that a machine could run comes near these; a slip of the pen (`route[i+1000000000]`) goes far beyond.
+enum { ITEMS_MAX = 200000, TURNS_MAX = 1000000 };
 
 static struct span span_of(const struct elaboration *e, node_id id)
 {
@@ -100,8 +101,12 @@ static void instance_offset(struct elaboration *e, const struct ast_node *loop, 
         if (at_one == at_zero)
             continue;
         odd = index;
-        if (at_one - at_zero != 1 || moving)
+        if ((uint64_t)at_one - (uint64_t)at_zero != 1 || moving)
             break;
+        if (at_zero < -ITEMS_MAX || at_zero > ITEMS_MAX) {
+            elaboration_error(e, E0206, span_of(e, index), "an index is at most %d away from `%s`", ITEMS_MAX, name);
+            return;
+        }
         moving = index;
         offset = at_zero;
     }
@@ -154,12 +159,19 @@ static bool pipelined_offsets(struct elaboration *e, const struct ast_node *loop
     return good;
 }
 
-static void run_turn(struct elaboration *e, const struct ast_node *loop, int64_t i)
+/// False: no more turns, of this loop or of those around it.
+static bool run_turn(struct elaboration *e, const struct ast_node *loop, int64_t i)
 {
+    if (++e->turns > TURNS_MAX) {
+        if (e->turns == TURNS_MAX + 1)
+            elaboration_error(e, E0206, loop->span, "the loops of a schedule have at most %d turns together", TURNS_MAX);
+        return false;
+    }
     uint32_t names = e->name_count;
     if (push_name(e, loop->text, i, loop->name_span))
         interpret_block(e, loop->slot[1]);
     e->name_count = names;
+    return e->turns <= TURNS_MAX;
 }
 
 static void run_loop(struct elaboration *e, node_id id)
@@ -168,14 +180,15 @@ static void run_loop(struct elaboration *e, node_id id)
     int64_t low, high;
     if (!evaluate_here(e, range->slot[0], &low) || !evaluate_here(e, range->slot[1], &high))
         return;
-    if (high - low > ITEMS_MAX || low < -ITEMS_MAX || high > ITEMS_MAX) {
+    if (low < -ITEMS_MAX || high > ITEMS_MAX || low > ITEMS_MAX || high < -ITEMS_MAX || high - low > ITEMS_MAX) {
         elaboration_error(e, E0206, range->span, "a loop has at most %d turns", ITEMS_MAX);
         return;
     }
     if (!loop->flag) {
         uint32_t errors = e->context->error_count;
         for (int64_t i = low; i < high && e->context->error_count < errors + 16 && !too_many(e, id); i++)
-            run_turn(e, loop, i);
+            if (!run_turn(e, loop, i))
+                return;
         return;
     }
     struct offsets offsets = {0, 0, false};
@@ -189,7 +202,8 @@ static void run_loop(struct elaboration *e, node_id id)
     e->low = low;
     e->high = high;
     for (int64_t i = low - offsets.most; i < high - offsets.least && !too_many(e, id); i++)
-        run_turn(e, loop, i);
+        if (!run_turn(e, loop, i))
+            break;
     e->pipelined = 0;
 }
 

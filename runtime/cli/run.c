@@ -268,7 +268,10 @@ static int deliver(struct run *run)
     if (o->stats && !report_write(&run->report, o->stats))
         return complain(run, EXIT_FAILED, "%s: cannot write: %s", o->stats, strerror(errno));
     if (o->trace) {
+        errno = 0;
         moe_status status = moe_session_trace(run->session, o->trace);
+        if (status == MOE_IO)
+            return complain(run, EXIT_FAILED, "%s: cannot write: %s", o->trace, strerror(errno));
         if (status != MOE_OK)
             return session_failed(run, status);
     }

@@ -153,6 +153,7 @@ struct moe_session {
     // The step in progress.
     const struct plan_variant *variant;
     uint64_t step_number;
+    int64_t step_tokens;          // over all ranks; the caller's moe_step array is not looked at once a step has ended
     int64_t step_begin, step_end; // ns; sim: virtual
     _Atomic uint32_t epoch;       // bumped to start a step; futex
     struct event finished;        // streams that ended this step

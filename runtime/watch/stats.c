@@ -121,7 +121,6 @@ static void add_counters(struct moe_session *session, uint32_t number)
 {
     moe_stats *stats = &session->stats;
     int64_t sent = 0, crossed[MOE_MAX_AXES] = {0}, slots = slot_bytes(session, number);
-    stats->tokens += session->ranks[number].step->tokens;
     for (uint32_t i = 0; i < session->streams_per_rank; i++) {
         const struct stream *s = &session->ranks[number].streams[i];
         stats->overflowed += s->overflowed;
@@ -146,6 +145,7 @@ void stats_compute(struct moe_session *session)
 {
     memset(session->expert_load, 0, session->info->experts * sizeof *session->expert_load);
     session->stats = (moe_stats){.schedule = ir_text(session->ir, session->variant->name),
+                                 .tokens = session->step_tokens,
                                  .step_s = (double)session->step_end * 1e-9,
                                  .expert_load = session->expert_load,
                                  .experts = session->info->experts,

@@ -8,7 +8,7 @@ expect() { # expect CODE TEXT COMMAND...: exit code, and a text on stderr
     shift 2
     "$@" >"$folder/out" 2>"$folder/err"
     got=$?
-    if [ $got != "$code" ] || ! grep -q -- "$text" "$folder/err"; then
+    if [ $got != "$code" ] || { [ -n "$text" ] && ! grep -q -- "$text" "$folder/err"; }; then
         echo "expected $code and '$text', got $got from: $*"
         cat "$folder/err"
         wrong=1
@@ -28,6 +28,9 @@ expect 1 "rank 2" $m run examples/hello.moe --tokens 5,6,2049,1 -q
 expect 1 "2048" $m run examples/hello.moe --tokens 5,6,2049,1 -q
 expect 3 "absent" $m run examples/hello.moe --input "$folder/absent.safetensors" -q
 expect 1 "E0" $m run examples/hello.moe --ranks 3 --tokens 8
+expect 3 "nodir/t.json: cannot write: No such file" $m run examples/hello.moe --tokens 4 -q --trace "$folder/nodir/t.json"
+[ -z "$($m check --diagnostics=json examples/hello.moe 2>&1)" ] || wrong=1
+$m run examples/hello.moe --version | grep -q '^moecc [0-9]' || wrong=1
 $m check --diagnostics=json examples/errors/02_unit.moe 2>"$folder/json"
 python3 -c 'import json,sys; [json.loads(l) for l in open(sys.argv[1])]' "$folder/json" 2>/dev/null || command -v python3 >/dev/null || true
 $m check --diagnostics=short examples/errors/02_unit.moe 2>&1 | grep -q '^examples/errors/02_unit.moe:8:41: error\[E0002\]: ' || wrong=1

@@ -244,6 +244,13 @@ static void test_input(void)
     d.steps[0].given_weights = d.weights;
     CU_ASSERT_EQUAL(moe_session_run(session, d.steps, 2), MOE_OK); // such errors do not break a session
     CU_ASSERT(data_right(&d));
+    // Figures are the last step's, also after a refused one and when the caller's array is gone.
+    int64_t total = d.steps[0].tokens + d.steps[1].tokens;
+    expect_input_error(session, &d, 1, "rank 1 is given no step");
+    memset(d.steps, 0x5a, 2 * sizeof *d.steps);
+    moe_stats stats;
+    CU_ASSERT_EQUAL(moe_session_stats(session, &stats), MOE_OK);
+    CU_ASSERT_EQUAL(stats.tokens, total);
     data_free(&d);
     moe_session_destroy(session);
     moe_plan_close(plan);

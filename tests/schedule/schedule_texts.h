@@ -242,6 +242,11 @@ static const struct schedule_case refused[] = {
               "for i in 0..2 { expert[i]; combine[i]; } }\n",
      "E0308 2:75", NULL},
     {SPLIT(4096) "pipelined i in 0..4096 { route[i]; dispatch[i]; expert[i]; combine[i]; } }\n", "E0206 1:40", NULL},
+    // loops without end
+    {SPLIT(2) "pipelined i in 0..2 { route[i+1000000000]; } }\n", "E0206 2:29", NULL},
+    {SPLIT(2) "pipelined i in 0..2 { route[i-9223372036854775807]; } }\n", "E0206 2:29", NULL},
+    {SPLIT(2) "for i in 0..100000 { for j in 0..100000 { } } }\n", "E0206 2:22", NULL},
+    {SPLIT(2) "for i in -9223372036854775807..9223372036854775807 { } }\n", "E0206 2:10", NULL},
     // statements
     {SPLIT(2) "pipelined i in 0..2 { sync; route[i]; } }\n", "E0309 2:23", NULL},
     {SPLIT(2) "pipelined i in 0..2 { route[0]; } }\n", "E0309 2:29", NULL},
