@@ -1,6 +1,6 @@
 #!/bin/sh
-# Every test: warnings under a second compiler, the suites plain, under ASan + UBSan and under TSan, then the commands as a
-# user calls them. Ends in one line: N passed, N failed. Usage: tests/check.sh (from the repository root, after make deps).
+# Every test: warnings under a second compiler, the suites plain, under ASan + UBSan (with assertions, IR checkers and
+# guard pages) and under TSan, then the commands as a user calls them. Ends in one line: N passed, N failed. Usage: tests/check.sh (from the repository root, after make deps).
 set -u
 jobs=$(nproc 2>/dev/null || echo 2)
 log=build/check
@@ -53,7 +53,6 @@ suites() { # suites NAME BINARY SUITE...: runs CUnit, adds its tests to the coun
 build release all test-binary && suites plain build/moe-tests
 make --no-print-directory lint >"$log/lint.log" 2>&1
 report "no warnings under clang" $?
-build debug test-binary && suites debug build/debug/moe-tests
 build asan test-binary &&
     ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 suites asan build/asan/moe-tests
 build tsan test-binary &&
