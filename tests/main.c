@@ -13,6 +13,7 @@
     S(waves_lowered) \
     S(waves)      \
     S(simulate)   \
+    S(externs)    \
     S(codegen)    \
     S(routers)    \
     S(runtime)    \

@@ -404,14 +404,22 @@ static bool before(struct share a, struct share b)
     return a.of * b.total < b.of * a.total;
 }
 
+/// The micro-batch whose rows an arena buffer holds for a reader of all of it; NULL: every token.
+static const struct plan_part *batch_of(const struct places *p, uint32_t event)
+{
+    const struct plan_instr *instr = event_instr(p->v, event);
+    const struct plan_part *part = instr->part == NONE ? NULL : ROW(p->v->plan, plan_part, instr->part);
+    return part && part->within != NONE ? ROW(p->v->plan, plan_part, part->within) : part;
+}
+
 /// Is all of a place written: the whole buffer, or places that cover its rows from its first to its last?
-static bool is_written(const struct places *p, uint32_t place)
+static bool is_written(const struct places *p, uint32_t place, uint32_t event)
 {
     uint32_t buffer = buffer_of(p, place), first = p->v->variant->parts.first;
     if (p->histories[place].written || p->histories[buffer].written)
         return true;
     const struct plan_part *part =
-        place == buffer ? NULL : ROW(p->v->plan, plan_part, first + (place - p->buffers) % p->parts);
+        place == buffer ? batch_of(p, event) : ROW(p->v->plan, plan_part, first + (place - p->buffers) % p->parts);
     struct share at = part ? (struct share){part->begin, part->total} : (struct share){0, 1};
     struct share end = part ? (struct share){part->end, part->total} : (struct share){1, 1};
     for (bool further = true; further && before(at, end);) {
@@ -431,7 +439,7 @@ static bool is_written(const struct places *p, uint32_t place)
 static bool check_written(const struct places *p, uint32_t event, const struct use *use)
 {
     const struct plan_buffer *buffer = buffer_row(p, buffer_of(p, use->place));
-    if (!use->read || buffer->kind != buffer_kind_arena || is_written(p, use->place))
+    if (!use->read || buffer->kind != buffer_kind_arena || is_written(p, use->place, event))
         return true;
     const char *name = ir_text(p->v->plan, buffer->name);
     uint32_t lost_to = p->histories[use->place].lost_to;

@@ -83,6 +83,16 @@ static const char hook[] = "schedule hook for (route, dispatch, expert, combine)
                            "    pipelined i in 0..3 { route[i+1]; dispatch[i]; expert[i]; combine[i]; }\n"
                            "}\n";
 
+static const char filled[] = "schedule filled for moe {\n"
+                             "    split tokens into 2 as i;\n"
+                             "    stream comp uses sm;\n"
+                             "    stream tx uses net_out, net_in, copy[0];\n"
+                             "    bind route, expert, shared, merge to comp;\n"
+                             "    bind dispatch, combine to tx { sm: 1 };\n"
+                             "    for i in 0..2 { route[i]; dispatch[i]; expert[i]; combine[i]; }\n"
+                             "    for i in 0..2 { fill comp with shared[i] { pieces: 2 }; defer merge[i]; }\n"
+                             "}\n";
+
 static void test_shapes(void)
 {
     static const int ranks[] = {1, 2, 4, 3}, layers[] = {1, 4, 2};
@@ -107,6 +117,7 @@ static void test_other_shapes(void)
         {"ladder(n: 2)", 2, 3, 8, 64, ", wire: bf16", NULL, "f32", false},
         {"hook", 3, 3, 8, 64, NULL, hook, NULL, false},
         {"serial", 2, 2, 8, 64, NULL, NULL, NULL, true},
+        {"filled", 2, 2, 8, 64, NULL, filled, NULL, true}, // all pieces of one part are all that its sum reads
         {"ladder(n: 3)", 3, 3, 8, 64, NULL, NULL, NULL, true},
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
