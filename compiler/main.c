@@ -1,5 +1,6 @@
 // The `moecc` command: option parsing, one function a command, diagnostics and exit codes. What a command does lies in
 // driver.c (compiling), syntax/format.c (fmt) and runtime/cli (run).
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include "compiler/plan/build.h"
 #include "runtime/cli/cli.h"
 #include "runtime/moe.h"
+#include "runtime/output.h"
 #include "runtime/plan/plan.h"
 
 struct command_line {
@@ -293,6 +295,20 @@ static enum exit_code command_run(struct context *context, struct command_line *
     return code;
 }
 
+/// Results never replace what they were made from, nor one another. NULL: all is well.
+static const char *output_conflict(struct context *context, const struct command_line *line)
+{
+    const char *header = line->library ? library_header_path(context, line->output) : line->output;
+    if (line->library && output_same_file(header, line->output))
+        return "the library's header would replace it; give the library another ending, as in `-o libname.so`";
+    for (uint32_t i = 0; i < context->file_count; i++) {
+        const struct source_file *file = &context->files[i];
+        if (!file->module && (output_same_file(file->path, line->output) || output_same_file(file->path, header)))
+            return "this would replace a file that the result is made from; give another name with `-o`";
+    }
+    return NULL;
+}
+
 static enum exit_code command_build(struct context *context, struct command_line *line)
 {
     enum exit_code code = one_file(line, "build");
@@ -305,6 +321,11 @@ static enum exit_code command_build(struct context *context, struct command_line
     code = compile_plan(context, line, &result);
     if (code || !result.image)
         return code;
+    const char *conflict = output_conflict(context, line);
+    if (conflict) {
+        free(result.image);
+        return usage_error(context_printf(context, "%s: %s", "%s", conflict), line->output);
+    }
     size_t stub_bytes;
     const char *stub = embedded_file(line->library ? "stub/lib" : "stub/run", &stub_bytes);
     bool written = line->library ? write_library(context, stub, stub_bytes, result.image, result.image_bytes, line->output)
@@ -339,17 +360,8 @@ static bool read_file(struct context *context, const char *path, const char **te
 
 static bool replace_file(const char *path, const char *text)
 {
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >= (int)sizeof temporary)
-        return false;
-    FILE *file = fopen(temporary, "wb");
-    if (!file)
-        return false;
-    bool fine = fputs(text, file) >= 0;
-    fine = !fclose(file) && fine && !rename(temporary, path);
-    if (!fine)
-        remove(temporary);
-    return fine;
+    struct output_file out;
+    return output_begin(&out, path, 0666) && output_end(&out, output_write(&out, text, strlen(text)));
 }
 
 static enum exit_code command_fmt(struct context *context, struct command_line *line)
@@ -372,7 +384,7 @@ static enum exit_code command_fmt(struct context *context, struct command_line *
         if (formatted && !same && line->check_format)
             fprintf(stderr, "%s: not in canonical form\n", path);
         else if (formatted && !same && !replace_file(path, formatted)) {
-            fprintf(stderr, "moecc: cannot write %s\n", path);
+            fprintf(stderr, "moecc: cannot write %s: %s\n", path, strerror(errno));
             worst = EXIT_SYSTEM;
         }
     }

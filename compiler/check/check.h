@@ -115,6 +115,8 @@ void check_file_names(struct checker *checker, uint32_t file);
 // ---- json.c ---------------------------------------------------------------------------------------------------------
 
 struct constant;
+/// The document that a JSON import names, parsed once; NULL after an error.
+json_t *open_document(struct checker *checker, uint32_t importing, node_id import);
 /// The constant that `path` names below a JSON import (its first part is the alias).
 bool json_constant(struct checker *checker, const struct symbol *symbol, const struct path *path, struct constant *value);
 void json_close(struct checker *checker);

@@ -13,19 +13,20 @@ const char *relative_path(struct checker *checker, uint32_t file, const char *pa
     return context_printf(checker->context, "%.*s%s", (int)(slash - from + 1), from, path);
 }
 
-static json_t *open_document(struct checker *checker, const struct symbol *symbol)
+json_t *open_document(struct checker *checker, uint32_t importing, node_id import)
 {
     for (uint32_t i = 0; i < checker->document_count; i++)
-        if (checker->documents[i].import == symbol->node)
+        if (checker->documents[i].import == import)
             return checker->documents[i].root;
-    node_id string = node_of(checker, symbol->node)->slot[0];
-    const char *path = relative_path(checker, symbol->file, name_text(checker, node_of(checker, string)->text));
+    node_id string = node_of(checker, import)->slot[0];
+    uint32_t number = import_target(checker->context, checker->program, importing, import);
+    if (number == NONE)
+        return NULL; // a file that cannot be read was reported where it was imported
+    const struct source_file *file = &checker->context->files[number];
+    const char *path = file->path;
     json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!root && error.line < 0) {
-        struct diag *diag = diag_error(checker->context, E0103, place_of(checker, string), "`%s` cannot be read", path);
-        diag_label(checker->context, diag, "no such file");
-    } else if (!root) {
+    json_t *root = json_loadb(file->text, file->size, JSON_REJECT_DUPLICATES, &error);
+    if (!root) {
         struct diag *diag =
             diag_error(checker->context, E0105, place_of(checker, string), "`%s` is not valid JSON", path);
         diag_label(checker->context, diag, "line %d, column %d: %s", error.line, error.column, error.text);
@@ -37,7 +38,7 @@ static json_t *open_document(struct checker *checker, const struct symbol *symbo
     }
     checker->documents = context_grow(checker->context, checker->documents, &checker->document_capacity,
                                       checker->document_count + 1, sizeof *checker->documents);
-    checker->documents[checker->document_count++] = (struct json_document){symbol->node, root};
+    checker->documents[checker->document_count++] = (struct json_document){import, root};
     return root;
 }
 
@@ -92,7 +93,7 @@ static bool convert(struct checker *checker, const json_t *json, struct constant
 bool json_constant(struct checker *checker, const struct symbol *symbol, const struct path *path,
                    struct constant *value)
 {
-    json_t *json = open_document(checker, symbol);
+    json_t *json = open_document(checker, symbol->file, symbol->node);
     if (!json)
         return false;
     const char *file = name_text(checker, node_of(checker, node_of(checker, symbol->node)->slot[0])->text);

@@ -254,6 +254,8 @@ static void check_import(struct checker *checker, uint32_t file, node_id import,
     const struct ast_node *node = node_of(checker, import);
     if (node->text)
         define(checker, all, node->text, name_place(checker, import), "import");
+    if (is_json(checker, node))
+        open_document(checker, file, import); // a bad one is an error even where nothing uses it
     if (!node->slot[1])
         return;
     uint32_t target = import_target(checker->context, checker->program, file, import);

@@ -1,14 +1,13 @@
 // Executables and libraries that carry their plan: the stub's bytes, the plan behind them, a trailer that says where it
-// is. The runtime finds it there (plan_open_file). Files are written beside their place and renamed into it.
+// is. The runtime finds it there (plan_open_file). Files are written as runtime/output.h says.
 #include "compiler/plan/build.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "runtime/output.h"
 #include "runtime/plan/plan.h"
 
 enum { CARRIER_ALIGN = 64 };
@@ -28,24 +27,13 @@ struct piece {
 static bool write_pieces(struct context *context, const char *path, const struct piece *pieces, size_t count,
                          mode_t mode)
 {
-    const char *temporary = context_printf(context, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = fopen(temporary, "wb");
-    if (!file)
+    struct output_file out;
+    if (!output_begin(&out, path, mode))
         return fail(context, path, strerror(errno));
-    bool good = true;
-    for (size_t i = 0; i < count && good; i++)
-        good = fwrite(pieces[i].bytes, 1, pieces[i].size, file) == pieces[i].size;
-    good = good && fflush(file) == 0 && fchmod(fileno(file), mode) == 0;
-    int problem = errno;
-    if (fclose(file) != 0 && good) {
-        good = false;
-        problem = errno;
-    }
-    if (good && rename(temporary, path) == 0)
-        return true;
-    problem = good ? errno : problem;
-    unlink(temporary);
-    return fail(context, path, strerror(problem));
+    bool fine = true;
+    for (size_t i = 0; i < count && fine; i++)
+        fine = output_write(&out, pieces[i].bytes, pieces[i].size);
+    return output_end(&out, fine) || fail(context, path, strerror(errno));
 }
 
 static bool write_carrier(struct context *context, const struct piece *carrier, const void *plan, size_t plan_size,
@@ -55,7 +43,7 @@ static bool write_carrier(struct context *context, const struct piece *carrier, 
     size_t gap = (CARRIER_ALIGN - carrier->size % CARRIER_ALIGN) % CARRIER_ALIGN;
     struct plan_trailer trailer = {.plan_offset = carrier->size + gap, .plan_bytes = plan_size, .magic = PLAN_MAGIC};
     struct piece pieces[] = {*carrier, {zeros, gap}, {plan, plan_size}, {&trailer, sizeof trailer}};
-    return write_pieces(context, path, pieces, sizeof pieces / sizeof *pieces, 0755);
+    return write_pieces(context, path, pieces, sizeof pieces / sizeof *pieces, 0777);
 }
 
 bool write_executable(struct context *context, const void *stub, size_t stub_size, const void *plan, size_t plan_size,
@@ -125,8 +113,7 @@ static const char *header_text(struct context *context, const struct ir *plan, c
         upper);
 }
 
-/// `libhello.so` -> `libhello.h`.
-static const char *header_path(struct context *context, const char *path)
+const char *library_header_path(struct context *context, const char *path)
 {
     const char *dot = strrchr(base_name(path), '.');
     int length = dot ? (int)(dot - path) : (int)strlen(path);
@@ -146,5 +133,5 @@ bool write_library(struct context *context, const void *library, size_t library_
     plan_close(&opened);
     struct piece carrier = {library, library_size}, header = {text, strlen(text)};
     return write_carrier(context, &carrier, plan, plan_size, path) &&
-           write_pieces(context, header_path(context, path), &header, 1, 0644);
+           write_pieces(context, library_header_path(context, path), &header, 1, 0666);
 }

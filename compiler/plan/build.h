@@ -4,7 +4,7 @@
 
 #include "compiler/base/base.h"
 
-/// Writes `stub`, the plan at the next 64-byte boundary and a plan_trailer to `path`, mode 755. The file appears whole
+/// Writes `stub`, the plan at the next 64-byte boundary and a plan_trailer to `path`, executable. The file appears whole
 /// or not at all. False: context->fatal_message says why.
 bool write_executable(struct context *context, const void *stub, size_t stub_size, const void *plan, size_t plan_size,
                       const char *path);
@@ -13,5 +13,7 @@ bool write_executable(struct context *context, const void *stub, size_t stub_siz
 /// pipeline's sizes and opens the plan.
 bool write_library(struct context *context, const void *library, size_t library_size, const void *plan,
                    size_t plan_size, const char *path);
+/// Where that header goes.
+const char *library_header_path(struct context *context, const char *path);
 
 #endif

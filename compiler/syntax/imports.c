@@ -195,7 +195,7 @@ static void load_import(struct loader *loader, uint32_t importing, node_id impor
     const char *path = target_path(context, ast, importing, import);
     bool module = !node_at(ast, import)->flag;
     if (!module && ends_in(path, ".json")) {
-        if (access(path, R_OK) != 0)
+        if (find_file(context, path, false) == NONE && add_file(context, path) == NONE)
             report_missing(loader, import, path);
         return;
     }

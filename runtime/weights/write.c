@@ -1,29 +1,13 @@
-// Writes a safetensors file: to a temporary name beside the target, then renamed, so that a reader never sees a part.
+// Writes a safetensors file, as runtime/output.h says: a reader never sees a part.
 #include "runtime/weights/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-static bool write_all(int file, const void *data, size_t bytes)
-{
-    const char *from = data;
-    while (bytes) {
-        ssize_t done = write(file, from, bytes < 1u << 30 ? bytes : 1u << 30);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return false;
-        from += done;
-        bytes -= (size_t)done;
-    }
-    return true;
-}
+#include "runtime/output.h"
 
 static json_t *describe(const struct tensor *tensor, uint64_t begin)
 {
@@ -59,48 +43,19 @@ static char *make_header(const struct tensor *tensors, size_t count, size_t *byt
     return grown;
 }
 
-static bool write_file(int file, const char *header, size_t header_bytes, const struct tensor *tensors, size_t count)
+static bool write_file(const char *path, const char *header, size_t header_bytes, const struct tensor *tensors,
+                       size_t count)
 {
+    struct output_file out;
     uint8_t length[8];
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)header_bytes >> (8 * i));
-    bool fine = write_all(file, length, sizeof length) && write_all(file, header, header_bytes);
-    for (size_t i = 0; i < count && fine; i++)
-        fine = write_all(file, tensors[i].data, tensors[i].bytes);
-    return fine;
-}
-
-/// Something that exists and is no regular file (a pipe, /dev/null) is written to, not replaced.
-static bool is_special(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && !S_ISREG(info.st_mode);
-}
-
-static bool write_and_rename(const char *path, const char *header, size_t header_bytes, const struct tensor *tensors,
-                             size_t count)
-{
-    char *temporary = NULL;
-    bool special = is_special(path);
-    if (!special && asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0)
+    if (!output_begin(&out, path, 0666))
         return false;
-    int file = special ? open(path, O_WRONLY | O_CLOEXEC)
-                       : open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    bool fine = file >= 0 && write_file(file, header, header_bytes, tensors, count);
-    int cause = errno;
-    if (file >= 0 && close(file) != 0 && fine) {
-        fine = false;
-        cause = errno;
-    }
-    if (!special && fine && rename(temporary, path) != 0) {
-        fine = false;
-        cause = errno;
-    }
-    if (!special && !fine && file >= 0)
-        unlink(temporary);
-    free(temporary);
-    errno = cause;
-    return fine;
+    bool fine = output_write(&out, length, sizeof length) && output_write(&out, header, header_bytes);
+    for (size_t i = 0; i < count && fine; i++)
+        fine = output_write(&out, tensors[i].data, tensors[i].bytes);
+    return output_end(&out, fine);
 }
 
 bool tensors_write(const char *path, const struct tensor *tensors, size_t count, char *error, size_t size)
@@ -123,7 +78,7 @@ bool tensors_write(const char *path, const struct tensor *tensors, size_t count,
         snprintf(error, size, "%s: out of memory", path);
         return false;
     }
-    bool fine = write_and_rename(path, header, header_bytes, tensors, count);
+    bool fine = write_file(path, header, header_bytes, tensors, count);
     if (!fine)
         snprintf(error, size, "%s: cannot write: %s", path, strerror(errno));
     free(header);

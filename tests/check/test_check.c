@@ -104,12 +104,14 @@ static int make_folder(void)
                " \"nothing\": null, \"nested\": {\"depth\": 3}}");
     write_file("broken.json", "{\"a\": }");
     write_file("list.json", "[1]");
+    write_file("empty.json", "");
     return 0;
 }
 
 static int remove_folder(void)
 {
-    static const char *const names[] = {"config.json", "broken.json", "list.json", "program.moe", "library.moe"};
+    static const char *const names[] = {"config.json", "broken.json", "list.json",
+                                        "empty.json",  "program.moe", "library.moe"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[128];
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
