@@ -94,6 +94,16 @@ static uint32_t link_number(const struct model *m, uint32_t kind, uint32_t axis,
     return (kind * m->axes + axis) * 2 + in;
 }
 
+/// Is the second hop of the task's stage a task of its own?
+static bool has_relay(const struct model *m, uint32_t task)
+{
+    uint32_t stage = ROW(m->graph, graph_task, task)->module_stage;
+    for (uint32_t t = 0; t < COUNT(m->graph, graph_task); t++)
+        if (ROW(m->graph, graph_task, t)->module_stage == stage && ROW(m->graph, graph_task, t)->phase == phase_relay)
+            return true;
+    return false;
+}
+
 static struct traffic *traffic_of(struct making *m, uint32_t task, uint32_t wave)
 {
     const struct model *model = &m->p->model;
@@ -104,6 +114,8 @@ static struct traffic *traffic_of(struct making *m, uint32_t task, uint32_t wave
         routing.wave = wave;
         routing.waves = m->waves;
         *slot = traffic_make(model, &routing, relay);
+        if (routing.via != NONE && !has_relay(model, task)) // rows stream through both hops while they are sent
+            traffic_add(*slot, traffic_make(model, &routing, true));
     }
     return *slot;
 }

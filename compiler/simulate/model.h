@@ -58,6 +58,8 @@ void model_make(struct model *model, struct context *context, const struct progr
 double routing_hit(const struct routing *routing, double owned);
 struct traffic *traffic_make(const struct model *model, const struct routing *routing, bool relay);
 
+void traffic_add(struct traffic *sum, const struct traffic *more);
+
 // ---- costs.c
 
 struct task_cost {

@@ -144,3 +144,13 @@ struct traffic *traffic_make(const struct model *m, const struct routing *r, boo
     }
     return traffic;
 }
+
+void traffic_add(struct traffic *sum, const struct traffic *more)
+{
+    for (uint32_t k = 0; k < KINDS_MAX; k++)
+        for (uint32_t d = 0; d < KINDS_MAX; d++)
+            for (uint32_t a = 0; a < AXES_MAX; a++) {
+                sum->out_rows[k][d][a] += more->out_rows[k][d][a];
+                sum->in_rows[k][d][a] += more->in_rows[k][d][a];
+            }
+}
