@@ -51,7 +51,7 @@ static int64_t owned_experts(const struct moe_session *session, uint32_t rank)
 static size_t param_bytes(const struct rank *rank, uint32_t number)
 {
     const struct plan_param *param = ROW(rank->session->ir, plan_param, number);
-    return (size_t)param->bytes * (param->per_expert ? (size_t)owned_experts(rank->session, rank->number) : 1);
+    return (size_t)(param->bytes * plan_param_blocks(param, owned_experts(rank->session, rank->number)));
 }
 
 /// Packed weights of one rank: one block, [layer][param].

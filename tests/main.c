@@ -21,6 +21,7 @@
     S(cli)        \
     S(models)     \
     S(faults)     \
+    S(shared)     \
     S(invariants) \
     S(shapes)     \
     S(schedules)  \

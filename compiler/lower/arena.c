@@ -163,7 +163,7 @@ static int64_t outside_bytes(const struct lowering *l, const struct plan_buffer 
     if (buffer->kind != buffer_kind_param)
         return l->bound * buffer->row_bytes;
     const struct plan_param *param = ROW(l->plan, plan_param, buffer->param);
-    return param->per_expert ? param->bytes * ROW(l->plan, plan_rank, rank)->owned.count : param->bytes;
+    return param->bytes * plan_param_blocks(param, ROW(l->plan, plan_rank, rank)->owned.count);
 }
 
 static struct rows write_extents(struct placing *p, uint32_t rank)

@@ -257,7 +257,8 @@ int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank)
     const struct path *path = &l->paths[family->path];
     if (path->dense) { // each of several workplaces holds a piece of the rows
         int64_t rows = (bound + path->workplaces - 1) / path->workplaces;
-        return family->kind == F_PAIRS ? moe_pairs_bytes(1, rows, rows) : times(rows, family->row_bytes);
+        int64_t pairs = family->kind == F_ACC ? rows : times(rows, path->experts);
+        return family->kind == F_PAIRS ? moe_pairs_bytes(path->experts, rows, pairs) : times(pairs, family->row_bytes);
     }
     struct sizing s = sizing_of(l, family->path, layer, cell, rank);
     return routed_bytes(&s, family);

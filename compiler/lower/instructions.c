@@ -257,9 +257,9 @@ static void earlier_slots(struct writer *w)
 static void draft_mlp(struct writer *w, bool pool)
 {
     const struct path *p = w->path;
-    double pairs = pool ? 0 : tokens(w) * (double)(p->dense ? 1 : p->choices) / waves_of(w);
+    double pairs = pool ? 0 : tokens(w) * (double)(p->dense ? p->experts : p->choices) / waves_of(w);
     double flops = pairs * (double)p->width * (double)p->ffn, size = (double)dtype_bytes(p->a_dtype);
-    double owned = p->dense ? 1 : (double)p->experts / w->l->ranks / waves_of(w);
+    double owned = (double)p->experts / (p->dense ? 1 : w->l->ranks * waves_of(w));
     double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * size;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
                      hidden = pool ? F_POOL_HIDDEN : F_HIDDEN, acc = pool ? F_POOL_ACC : F_ACC;
@@ -425,12 +425,14 @@ static void draft_extern(struct writer *w, uint32_t stage)
     const struct mod_stage *row = lower_stage(w->l, stage);
     double bound = (double)w->l->layer->tokens_bound;
     if (row->args.count >= MOE_MAX_ARGS) {
-        lower_refuse(w->l, E0901, stage, NULL, "extern stages of more than %d tensors are not built yet", MOE_MAX_ARGS - 1);
+        lower_refuse(w->l, E0901, stage, NULL, "extern stages of more than %d tensors are not built yet",
+                     MOE_MAX_ARGS - 1);
         return;
     }
     begin(w, opcode_host, bound > 0 ? row->cost * tokens(w) / bound : 0);
     for (uint32_t i = 0; i < row->args.count; i++)
-        argument(w, value_buffer(w->l, ROW(w->l->module, mod_arg, row->args.first + i)->value, w->layer, w->part), access_read);
+        argument(w, value_buffer(w->l, ROW(w->l->module, mod_arg, row->args.first + i)->value, w->layer, w->part),
+                 access_read);
     argument(w, result_value(w, stage), access_write);
 }
 

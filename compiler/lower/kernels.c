@@ -139,7 +139,7 @@ void make_kernels(struct lowering *l, struct path *p)
         return;
     }
     int64_t x_bytes = p->width * dtype_bytes(p->x_dtype), y_bytes = p->width * dtype_bytes(p->y_dtype);
-    struct plan_kernel kernel = {.role = kernel_role_dense, .n = {p->a_stride, x_bytes, y_bytes}};
+    struct plan_kernel kernel = {.role = kernel_role_dense, .n = {p->a_stride, x_bytes, y_bytes, p->experts}};
     p->dense_kernel = kernel_row(l, kernel);
     p->unpack_kernel = copy_kernel(l, p, p->x_dtype, p->a_dtype, false);
 }

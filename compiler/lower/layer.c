@@ -178,9 +178,8 @@ static void read_mlp(struct lowering *l, struct path *p)
     p->acc_stride = round_up(p->width, down->layout == layout_panels ? down->panel : 1) * 4;
     if (up->dtype != down->dtype)
         lower_refuse(l, E0901, p->expert, NULL, "experts whose weights have two element types are not built yet");
-    const struct mod_param *first = ROW(l->module, mod_param, stage_arg(l->module, expert, "w_gate_up")->param);
-    if (p->dense && first->ndims == 3 && first->dims[0] != 1)
-        lower_refuse(l, E0901, p->expert, NULL, "several experts that every token takes are not built yet");
+    if (p->dense)
+        p->experts = plan_param_blocks(up, 0);
     if (p->width % 8 || p->ffn % 8)
         lower_refuse(l, E0901, p->expert, NULL, "sizes that are no multiple of 8 (%lld x %lld) are not built yet",
                      (long long)p->width, (long long)p->ffn);
@@ -243,8 +242,8 @@ static uint32_t count_workplaces(const struct lowering *l, const struct path *p)
 static void add_path_families(struct lowering *l, uint32_t number)
 {
     static const char *const suffixes[F_COUNT] = {
-        "pairs",      "a",         "hidden",      "acc",      "ids",       "weights",   "bins",      "send",
-        "recv",       "own_table", "own",         "send",     "recv",      "pool.send", "pool.recv", "pool.round",
+        "pairs",      "a",         "hidden",      "acc",      "ids",       "weights",    "bins",      "send",
+        "recv",       "own_table", "own",         "send",     "recv",      "pool.send",  "pool.recv", "pool.round",
         "pool.pairs", "pool.a",    "pool.hidden", "pool.acc", "pool.send", "pool.spill", "sum"};
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;

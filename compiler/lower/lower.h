@@ -31,7 +31,7 @@ int64_t slot_rounds(int64_t ranks, int64_t bound, int64_t base_rows, int64_t poo
 struct path {
     bool dense;
     uint32_t route, dispatch, expert, combine;
-    int64_t width, ffn, experts, choices;
+    int64_t width, ffn, experts, choices; // experts: of the router; dense: that every token takes
     enum dtype x_dtype, wire, a_dtype, y_dtype;
     uint32_t block;
     enum scale_type scale;

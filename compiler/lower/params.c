@@ -201,6 +201,7 @@ static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t p
     struct plan_param row = {.per_expert = routed && from->ndims == 3,
                              .declared = format->base,
                              .vector = is_vector(role),
+                             .shared = !routed && from->ndims == 3 && from->dims[0] > 1 ? (uint32_t)from->dims[0] : 0,
                              .dtype = !strcmp(role, "w") ? dtype_f32 : format->base, // routers compute in f32
                              .rows = from->ndims == 1 ? 1 : from->dims[from->ndims - 2],
                              .cols = from->dims[from->ndims - 1],

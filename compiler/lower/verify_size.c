@@ -82,7 +82,8 @@ static bool launch_fits(struct sizes *s)
         return holds(s, ROUND_CONTROL, 1, moe_rows_bytes(rows));
     }
     case kernel_role_dense:
-        return holds(s, DENSE_A, bound, k->n[0]) && holds(s, DENSE_Y, bound, k->n[2]);
+        return holds(s, DENSE_PAIRS, 1, moe_pairs_bytes(k->n[3], bound, bound * k->n[3])) &&
+               holds(s, DENSE_A, bound * k->n[3], k->n[0]) && holds(s, DENSE_Y, bound, k->n[2]);
     case kernel_role_merge:
         return holds(s, MERGE_Y, bound, k->n[0] * dtype_bytes((uint32_t)k->n[2])) &&
                (!k->n[3] || holds(s, MERGE_SUM, bound, k->n[0] * 4));

@@ -25,7 +25,7 @@ struct fan {
     const struct moe_kargs *args;
     int64_t local_experts, first_expert, experts; // of the rank; the wave's
     int64_t x_bytes, a_bytes;                     // strides
-    uint32_t slots[MOE_MAX_WAVES]; // exchanges whose rows this wave reads: of waves 0 up to its own
+    uint32_t slots[MOE_MAX_WAVES];                // exchanges whose rows this wave reads: of waves 0 up to its own
     uint32_t slot_count;
 };
 
@@ -100,7 +100,8 @@ static struct taken take_pairs(const struct fan *f, const struct source *s, int6
     const struct moe_row_meta *end = taken.meta + choices;
     while (taken.meta < end && taken.meta->local >= 0 && taken.meta->local < f->first_expert)
         taken.meta++;
-    while (taken.count < f->experts && taken.meta + taken.count < end && taken.meta[taken.count].local >= f->first_expert &&
+    while (taken.count < f->experts && taken.meta + taken.count < end &&
+           taken.meta[taken.count].local >= f->first_expert &&
            taken.meta[taken.count].local < f->first_expert + f->experts)
         taken.count++;
     return taken;
@@ -265,26 +266,28 @@ bool builtin_dense(struct stream *s, const struct moe_kargs *a)
     const struct ir *ir = s->rank->session->ir;
     const struct plan_instr *in = stream_instr(s);
     const struct plan_kernel *k = ROW(ir, plan_kernel, in->kernel);
-    int64_t tokens = a->n[0], bound = ROW(ir, plan_part, in->part)->bound;
+    int64_t tokens = a->n[0], bound = ROW(ir, plan_part, in->part)->bound, experts = k->n[3];
     struct moe_pairs_head *h = a->p[DENSE_PAIRS];
     char *at = (char *)h + (sizeof *h + 63) / 64 * 64;
-    const void **src = carve(&at, bound, sizeof(void *));
-    void **dst = carve(&at, bound, sizeof(void *));
-    int64_t *first = carve(&at, 2, sizeof(int64_t));
-    int32_t *row = carve(&at, bound, sizeof(int32_t));
-    float *weight = carve(&at, bound, sizeof(float));
+    const void **src = carve(&at, bound * experts, sizeof(void *));
+    void **dst = carve(&at, bound * experts, sizeof(void *));
+    int64_t *first = carve(&at, experts + 1, sizeof(int64_t));
+    int32_t *row = carve(&at, bound * experts, sizeof(int32_t));
+    float *weight = carve(&at, bound * experts, sizeof(float));
     void **row_dst = carve(&at, bound, sizeof(void *));
-    first[0] = 0;
-    first[1] = tokens;
-    for (int64_t t = 0; t < tokens; t++) {
-        src[t] = (char *)a->p[DENSE_X] + t * k->n[1];
-        dst[t] = (char *)a->p[DENSE_A] + t * k->n[0];
-        row[t] = (int32_t)t;
-        weight[t] = 1;
-        row_dst[t] = (char *)a->p[DENSE_Y] + t * k->n[2];
+    for (int64_t expert = 0; expert <= experts; expert++)
+        first[expert] = expert * tokens;
+    for (int64_t pair = 0; pair < experts * tokens; pair++) {
+        int64_t t = pair % tokens;
+        src[pair] = (char *)a->p[DENSE_X] + t * k->n[1];
+        dst[pair] = (char *)a->p[DENSE_A] + pair * k->n[0];
+        row[pair] = (int32_t)t;
+        weight[pair] = 1;
     }
-    *h = (struct moe_pairs_head){.unpack = {tokens, src, dst},
-                                 .experts = 1,
+    for (int64_t t = 0; t < tokens; t++)
+        row_dst[t] = (char *)a->p[DENSE_Y] + t * k->n[2];
+    *h = (struct moe_pairs_head){.unpack = {experts * tokens, src, dst},
+                                 .experts = experts,
                                  .expert_first = first,
                                  .pair_row = row,
                                  .pair_weight = weight,

@@ -66,7 +66,7 @@ static struct region resolve(const struct stream *s, const struct plan_arg *arg,
         r.bytes = rank->step->tokens * b->row_bytes;
     } else if (b->kind == buffer_kind_param) {
         const struct plan_param *param = ROW(ir, plan_param, b->param);
-        r.bytes = param->bytes * (param->per_expert ? ROW(ir, plan_rank, rank->number)->owned.count : 1);
+        r.bytes = param->bytes * plan_param_blocks(param, ROW(ir, plan_rank, rank->number)->owned.count);
     }
     if (arg->slice != NONE && r.at) {
         uint32_t whole = b->kind == buffer_kind_arena ? ROW(ir, plan_part, arg->slice)->within : NONE;

@@ -66,8 +66,8 @@ struct moe_pairs_head {
 //               runs once over pairs control and once over this; without it both are in pairs control),
 //               arrived slots of the part's waves 0, 1, ... before this one (last; base dispatches)
 //            n: A row bytes, choices; unit one; instr.exchange: the dispatch, base or pool (pool: no own rows)
-// dense      p: pairs control, A, x (slice), y (slice): every token of the part to one expert, weight 1 (shared experts)
-//            n: A row bytes, x row bytes, y row bytes; unit one
+// dense      p: pairs control, A, x (slice), y (slice): every token of the part to each of the shared experts, weight 1
+//            n: A row bytes, x row bytes, y row bytes, experts; unit one
 // mlp_up     p: pairs control, A, weights, hidden activations
 //            n: H, F, activation, dtype, A row bytes, hidden row bytes
 //            unit fixed, unit_count panels per local expert: unit u is local expert u / panels, panel u % panels
@@ -120,7 +120,7 @@ static inline int moe_fan_has_own(uint32_t args, uint32_t earlier)
 }
 
 /// Bytes of control buffers. bound: B of the part; rows and pairs: slots_fan_rows, slots_fan_pairs, slots_round_rows
-/// (dense: rows = pairs = B, experts = 1; own control: rows = B * min(choices, local experts)).
+/// (dense: rows = B, pairs = B * experts; own control: rows = B * min(choices, local experts)).
 static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t choices, int64_t bound, int64_t waves)
 {
     int64_t rows = bound * (choices < ranks ? choices : ranks);

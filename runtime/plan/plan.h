@@ -41,6 +41,12 @@ struct plan {
     bool mapped;
 };
 
+/// Blocks of a parameter on a rank that owns `owned` experts.
+static inline int64_t plan_param_blocks(const struct plan_param *param, int64_t owned)
+{
+    return param->per_expert ? owned : param->shared ? param->shared : 1;
+}
+
 /// Serialises tables and code into one malloc'ed image. Returns false when memory is out.
 bool plan_write(const struct ir *ir, const void *code, size_t code_bytes, void **image, size_t *image_bytes);
 

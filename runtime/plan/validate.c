@@ -150,6 +150,8 @@ static bool validate_param(const struct check *c, uint32_t number)
     }
     int64_t per = p->layout == layout_panels ? p->panel : 1, across = p->layout == layout_panels ? p->group : 1;
     int64_t packed = (p->rows + per - 1) / per * per * ((p->cols + across - 1) / across * across);
+    if (p->shared > MOE_MAX_EXPERTS || (p->shared && (p->per_expert || p->vector)))
+        return check_fail(c, "plan_param %u: %u shared experts", number, p->shared);
     if (p->vector && (p->per_expert || p->rows != 1 || p->dtype != dtype_f32 || p->layout != layout_rows))
         return check_fail(c, "plan_param %u: no vector", number);
     if (dtype_bytes(p->dtype) * packed > p->bytes)

@@ -91,6 +91,8 @@ bool validate_kernel(const struct check *c, uint32_t number)
                           work_unit_words[k->unit], (long long)k->grain);
     if (!in_range(k->scratch_bytes, 0, MOE_MAX_SCRATCH))
         return check_fail(c, "plan_kernel %u: %lld bytes of scratch", number, (long long)k->scratch_bytes);
+    if (k->role == kernel_role_dense && !in_range(k->n[3], 1, MOE_MAX_EXPERTS))
+        return check_fail(c, "plan_kernel %u: %lld shared experts", number, (long long)k->n[3]);
     for (int i = 0; i < 12; i++)
         if (!in_range(k->n[i], -MOE_MAX_BYTES, MOE_MAX_BYTES))
             return check_fail(c, "plan_kernel %u: constant %d out of range", number, i);
@@ -181,7 +183,7 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
                  k->n[0]);
     } else if (k->role == kernel_role_dense) {
         struct usage *u = usage_at(w, DENSE_PAIRS);
-        hold(u, bound, bound, k->n[1], k->n[0]);
+        hold(u, bound, bound * k->n[3], k->n[1], k->n[0]);
         u->row_dst_bytes = least(u->row_dst_bytes, k->n[2]);
     }
 }
@@ -442,8 +444,8 @@ bool check_launch(const struct walk *w)
     case kernel_role_fan_out:
         return check_fan_out(w, k);
     case kernel_role_dense:
-        if (extent_bytes(w, arg_at(w, DENSE_PAIRS)->buffer) < moe_pairs_bytes(1, bound, bound) ||
-            !holds_rows(w, DENSE_A, bound, k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||
+        if (extent_bytes(w, arg_at(w, DENSE_PAIRS)->buffer) < moe_pairs_bytes(k->n[3], bound, bound * k->n[3]) ||
+            !holds_rows(w, DENSE_A, bound * k->n[3], k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||
             !holds_rows(w, DENSE_Y, bound, k->n[2]))
             return instr_fail(w, "a buffer is too small");
         return true;

@@ -140,8 +140,8 @@ static int find_source(struct loader *loader, const struct plan_param *param, co
     if (!tensor)
         return fail(loader, MOE_BAD_WEIGHTS, "%s: no tensor `%s` (parameter `%s`)", loader->request->path, name,
                     parameter);
-    bool fused = param->per_expert && !strstr(pattern, "{expert}"); // [experts, rows, cols]: take a slice
-    int64_t wanted[3] = {loader->info->experts, source->rows, param->cols};
+    bool fused = (param->per_expert || param->shared) && !strstr(pattern, "{expert}"); // [experts, rows, cols]: a slice
+    int64_t wanted[3] = {param->shared ? param->shared : loader->info->experts, source->rows, param->cols};
     const int64_t *shape = fused ? wanted : wanted + 1;
     uint32_t dims = fused ? 3 : 2;
     if (!shape_fits(tensor, shape, dims, source->rows, param->cols))
@@ -224,9 +224,11 @@ static int list_param(struct loader *loader, uint32_t number, uint32_t layer_ind
     uint8_t *to = request->destination(request->user, number, layer_index, rank_index);
     if (!to)
         return fail(loader, MOE_NO_MEMORY, "no memory for parameter `%s`", ir_text(plan, param->name));
-    if (!param->per_expert)
-        return add_block(loader, param, layer, 0, to);
     int status = MOE_OK;
+    for (uint32_t i = 0; !param->per_expert && i < plan_param_blocks(param, 0) && status == MOE_OK; i++)
+        status = add_block(loader, param, layer, i, to + (size_t)i * (size_t)param->bytes);
+    if (!param->per_expert)
+        return status;
     for (uint32_t i = 0; i < owned.count && status == MOE_OK; i++) {
         const struct plan_owner *owner = ROW(plan, plan_owner, owned.first + i);
         if (owner->local >= owned.count || owner->expert >= loader->info->experts)
