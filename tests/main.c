@@ -14,6 +14,7 @@
     S(waves)      \
     S(simulate)   \
     S(externs)    \
+    S(skew)       \
     S(codegen)    \
     S(routers)    \
     S(runtime)    \

@@ -1,7 +1,8 @@
 // A prediction as lines of text: one a stream, a column a slice of time, the stage's initial for what runs in it, the
-// part's number in the middle of each run; below, the slices in which messages are under way and nothing computes.
+// instance's first index in the middle of each run; below, the slices in which messages are under way and nothing computes.
 #include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "compiler/simulate/model.h"
@@ -35,7 +36,9 @@ static uint32_t column(const struct canvas *c, double time)
 static void draw_instance(const struct prediction *p, uint32_t kind, uint32_t instance, const struct canvas *c, char *line)
 {
     const struct sched_instance *row = ROW(p->schedule, sched_instance, instance);
-    char letter = (char)toupper((unsigned char)*ir_text(p->schedule, row->label));
+    const char *label = ir_text(p->schedule, row->label), *bracket = strchr(label, '[');
+    uint32_t number = bracket ? (uint32_t)strtoul(bracket + 1, NULL, 10) : 0;
+    char letter = (char)toupper((unsigned char)*label);
     struct intervals busy = {0};
     busy_of_instance(p, kind, instance, &busy);
     intervals_join(&busy);
@@ -44,8 +47,8 @@ static void draw_instance(const struct prediction *p, uint32_t kind, uint32_t in
         if (busy.at[i].end < c->from || busy.at[i].begin > c->to)
             continue;
         memset(line + from, letter, to - from);
-        if (to - from >= 3 && (row->part < 10))
-            line[from + (to - from) / 2] = (char)('0' + row->part);
+        if (to - from >= 3 && number < 10)
+            line[from + (to - from) / 2] = (char)('0' + number);
     }
 }
 

@@ -1,5 +1,5 @@
 // The last step's timeline as text: a line per rank and stream, a column per slice of time, the stage's initial for what
-// ran in it, the part's number in the middle of each run; `-` where a stream waits for messages.
+// ran in it, the instance's first index (part or wave) in the middle of each run; `-` where a stream waits for messages.
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,13 +9,11 @@
 
 enum { LEAST_COLUMNS = 16, MOST_COLUMNS = 4096, LABEL_COLUMNS = 20 };
 
-/// The number of an instruction's part within its variant.
-static uint32_t part_number(const struct moe_session *session, const struct plan_instr *in)
+/// The first index of an instruction's instance, of its label: `expert[1,0]`.
+static uint32_t first_index(const struct moe_session *session, const struct plan_instr *in)
 {
-    if (in->part == NONE)
-        return 0;
-    uint32_t whole = ROW(session->ir, plan_part, in->part)->within;
-    return (whole == NONE ? in->part : whole) - session->variant->parts.first;
+    const char *bracket = strchr(ir_text(session->ir, in->label), '[');
+    return bracket ? (uint32_t)strtoul(bracket + 1, NULL, 10) : 0;
 }
 
 static void draw_span(const struct moe_session *session, const struct span_record *r, char *line, uint32_t columns)
@@ -38,7 +36,7 @@ static void draw_span(const struct moe_session *session, const struct span_recor
         return;
     }
     memset(line + from, letter, to - from);
-    uint32_t number = part_number(session, in);
+    uint32_t number = first_index(session, in);
     if (to - from >= 3)
         line[from + (to - from) / 2] = number < 10 ? (char)('0' + number) : '+';
 }

@@ -28,7 +28,7 @@
 enum { RACE_FOUND = 66, STEP_FAILED = 4, TRIES = 20 };
 
 static const char text[] =
-    "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder };\n"
+    "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder, waves };\n"
     "dim tokens <= 64;\ndim hidden = 64;\ndim ffn = 32;\ndim experts = 8;\n"
     "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
     "    param w_router: f32[experts, hidden];\n    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
@@ -98,10 +98,10 @@ static int status_of(const char *path)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -2;
 }
 
-static void test_every_wait(void)
+static void check_every_wait(const char *schedule)
 {
     size_t bytes;
-    struct subject subject = {.text = text, .layer = -1};
+    struct subject subject = {.text = text, .schedule = schedule, .layer = -1};
     void *image = subject_image(&subject, &bytes);
     char path[64], error[256];
     struct plan plan;
@@ -121,7 +121,8 @@ static void test_every_wait(void)
             status = status_of(path);
         CU_ASSERT_EQUAL(status, RACE_FOUND);
         if (status != RACE_FOUND)
-            fprintf(stderr, "the wait before `%s` can go unnoticed (status %d)\n", ir_text(&plan.ir, instr->label), status);
+            fprintf(stderr, "%s: the wait before `%s` can go unnoticed (status %d)\n", schedule, ir_text(&plan.ir, instr->label),
+                    status);
     }
     CU_ASSERT(!UNDER_TSAN || waits >= 4);
     plan_close(&plan);
@@ -129,9 +130,20 @@ static void test_every_wait(void)
     remove(path);
 }
 
+static void test_every_wait(void)
+{
+    check_every_wait("ladder(n: 2)");
+}
+
+static void test_every_wait_of_waves(void)
+{
+    check_every_wait("waves(g: 2)");
+}
+
 void suite_races(void);
 void suite_races(void)
 {
     CU_pSuite suite = CU_add_suite("races", NULL, NULL);
     CU_add_test(suite, "a deleted wait is a reported race", test_every_wait);
+    CU_add_test(suite, "so it is with waves of experts", test_every_wait_of_waves);
 }
