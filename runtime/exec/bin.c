@@ -2,11 +2,14 @@
 // that owns one of its experts; its own rank's row stays in x. `bin` fills the base slots' headers and metas, the pack
 // table, and says where each token's replies will lie; `bin_round` does the same for the rows granted in one overflow
 // round. With waves of experts a `bin` looks at its wave's experts only and sends what no earlier wave has stored.
+#include <stdlib.h>
 #include <string.h>
 
 #include "control.h"
 #include "grants.h"
 #include "session.h"
+
+enum { INSERTED_MOST = 32 }; // choices that are sorted by insertion
 
 /// One (token, expert) pair: the expert's row in plan_owner orders by rank, then local id.
 struct pair {
@@ -21,9 +24,16 @@ struct routes {
     uint32_t choices;
 };
 
+static int by_owner(const void *a, const void *b)
+{
+    const struct pair *x = a, *y = b;
+    return x->owner < y->owner ? -1 : x->owner > y->owner;
+}
+
 /// The pairs of a token in owner order; ids of -1 are skipped. Returns their number, or -1 for an impossible id.
 static int token_pairs(const struct routes *r, int64_t token, struct pair pairs[])
 {
+    bool few = r->choices <= INSERTED_MOST;
     int count = 0;
     for (uint32_t c = 0; c < r->choices; c++) {
         int32_t id = r->ids[token * r->choices + c];
@@ -33,10 +43,12 @@ static int token_pairs(const struct routes *r, int64_t token, struct pair pairs[
             return -1;
         struct pair p = {r->session->owner_row[id], r->weights[token * r->choices + c]};
         int at = count++;
-        for (; at > 0 && pairs[at - 1].owner > p.owner; at--)
+        for (; few && at > 0 && pairs[at - 1].owner > p.owner; at--)
             pairs[at] = pairs[at - 1];
         pairs[at] = p;
     }
+    if (!few)
+        qsort(pairs, (size_t)count, sizeof *pairs, by_owner);
     return count;
 }
 
@@ -154,7 +166,7 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
 {
     const struct moe_session *session = r->session;
     uint32_t ranks = session->info->ranks;
-    struct pair pairs[64];
+    struct pair pairs[MOE_MAX_CHOICES];
     memset(b->rank_first, 0, (ranks + 1) * sizeof *b->rank_first);
     memset(b->load, 0, session->info->experts * sizeof *b->load);
     for (int64_t t = 0; t < b->head.tokens; t++) {
@@ -264,7 +276,7 @@ static void place_rows(const struct stream *s, const struct routes *r, struct mo
     const struct moe_session *session = r->session;
     int64_t *cursor = b->rank_first + session->info->ranks + 1, *first = (int64_t *)(uintptr_t)b->head.merge_first;
     const void **merge = (const void **)(uintptr_t)b->head.merge_rows;
-    struct pair pairs[64];
+    struct pair pairs[MOE_MAX_CHOICES];
     int64_t replies = 0, own_pairs = 0;
     for (uint32_t d = 0; d < session->info->ranks; d++)
         cursor[d] = 0;
@@ -362,7 +374,7 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
                               .source = s->rank->number,
                               .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0)),
                               .step = session->step_number};
-    struct pair pairs[64];
+    struct pair pairs[MOE_MAX_CHOICES];
     for (int64_t i = 0; i < g.count; i++) {
         int64_t t = tokens[g.first + i];
         int count = token_pairs(r, t, pairs), from = 0, end = 0;
