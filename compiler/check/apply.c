@@ -107,8 +107,8 @@ static bool match_arguments(struct application *call)
     return positional + named == call->param_count || report_count(call, positional + named);
 }
 
-bool apply_operator(struct layer_state *layer, node_id stage, struct symbol op, struct tensor *result,
-                    struct mod_arg *args, uint32_t *arg_count)
+bool apply_operator(struct layer_state *layer, node_id stage, struct symbol op, const char *kernel,
+                    struct tensor *result, struct mod_arg *args, uint32_t *arg_count)
 {
     struct checker *checker = layer->checker;
     struct application call = {.layer = layer, .op = op, .stage = stage, .call = node_of(checker, stage)->slot[1]};
@@ -139,6 +139,6 @@ bool apply_operator(struct layer_state *layer, node_id stage, struct symbol op, 
                                    .given = true};
     }
     *arg_count = call.param_count;
-    fine = unify_arguments(&call);
+    fine = unify_arguments(&call) && check_role_arguments(&call, kernel);
     return fine && read_options(&call, args, arg_count) && make_result(&call, result);
 }

@@ -340,7 +340,11 @@ static bool type_stage(struct layer_state *layer, node_id stage)
         if (!resolve_item(checker, layer->item.file, node_of(checker, call)->slot[0], NODE_OP, &op))
             return false;
         row.op = elaborate_op(checker, op);
-        if (row.op == NONE || !apply_operator(layer, stage, op, &result, args, &count))
+        if (row.op == NONE)
+            return false;
+        str_id kernel = ROW(checker->module, mod_op, row.op)->kernel;
+        const char *text = context_printf(checker->context, "%s", ir_text(checker->module, kernel));
+        if (!apply_operator(layer, stage, op, text, &result, args, &count))
             return false;
     }
     finish_stage(layer, stage, row, &result, args, count);

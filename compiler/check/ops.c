@@ -49,6 +49,24 @@ static bool read_phase(struct checker *checker, uint32_t file, node_id id, struc
     return read_work(checker, file, node->slot[0], context_printf(checker->context, "phase `%s`", name), phase);
 }
 
+/// `kernel cpu "add";`: one for each target, and the declaration must be the kernel's.
+static bool read_kernel(struct checker *checker, node_id members, node_id id, struct mod_op *row)
+{
+    const struct ast_node *node = node_of(checker, id);
+    EACH_NODE(&checker->program->ast, other, members) {
+        if (other == id)
+            break;
+        if (node_of(checker, other)->kind != NODE_KERNEL || node_of(checker, other)->text != node->text)
+            continue;
+        report_twice(checker, "kernel", name_text(checker, node->text), place_of(checker, id),
+                     place_of(checker, other));
+        return false;
+    }
+    if (!strcmp(name_text(checker, node->text), "cpu"))
+        row->kernel = module_name(checker, node_of(checker, node->slot[0])->text);
+    return true;
+}
+
 static bool read_op(struct checker *checker, struct symbol item, struct mod_op *row)
 {
     enum { MOST = phase_words_count };
@@ -59,13 +77,15 @@ static bool read_op(struct checker *checker, struct symbol item, struct mod_op *
     bool fine = true;
     EACH_NODE(&checker->program->ast, id, members) {
         const struct ast_node *node = node_of(checker, id);
-        if (node->kind == NODE_KERNEL && !strcmp(name_text(checker, node->text), "cpu"))
-            row->kernel = module_name(checker, node_of(checker, node->slot[0])->text);
+        if (node->kind == NODE_KERNEL)
+            fine = read_kernel(checker, members, id, row) && fine;
         if (node->kind == NODE_PHASE && count < MOST) {
             fine = read_phase(checker, item.file, id, &phases[count]) && fine;
             count++;
         }
     }
+    if (fine && !check_role(checker, ir_text(checker->module, row->kernel), item.node))
+        return false;
     if (!count++)
         fine =
             read_work(checker, item.file, members, context_printf(checker->context, "operator `%s`", name), &phases[0]);
@@ -270,6 +290,14 @@ static const struct mod_arg *find_arg(const struct checker *checker, const struc
     return NULL;
 }
 
+/// Where an option's value stands; the call where it is a default.
+static node_id option_place(const struct application *call, const char *name)
+{
+    struct checker *checker = call->layer->checker;
+    node_id given = given_option(call, intern(checker->context, name));
+    return given ? node_of(checker, given)->slot[0] : call->call;
+}
+
 /// What a router's numbers must be to one another.
 static bool check_router(struct application *call, const struct mod_arg *args, uint32_t count)
 {
@@ -279,22 +307,19 @@ static bool check_router(struct application *call, const struct mod_arg *args, u
     struct variable *experts = find_variable(call, intern(checker->context, "e"));
     if (!k || !groups || !group_k || !experts)
         return true;
-    node_id k_node = given_option(call, intern(checker->context, "k"));
-    node_id groups_node = given_option(call, intern(checker->context, "groups"));
-    node_id group_k_node = given_option(call, intern(checker->context, "group_k"));
+    node_id k_node = option_place(call, "k"), groups_node = option_place(call, "groups");
+    node_id group_k_node = option_place(call, "group_k");
     int64_t e = experts->dim.value, g = (int64_t)groups->number;
-    if (groups_node && e % g) {
+    if (e % g) {
         struct diag *diag =
-            diag_error(checker->context, E0206, place_of(checker, node_of(checker, groups_node)->slot[0]),
-                       "%lld experts do not divide into %lld groups", (long long)e, (long long)g);
+            diag_error(checker->context, E0206, place_of(checker, groups_node), "%lld experts do not divide into %lld groups", (long long)e, (long long)g);
         diag_label(checker->context, diag, "%lld left over", (long long)(e % g));
         return false;
     }
-    if (group_k_node &&
-        !expect_range(checker, "group_k", node_of(checker, group_k_node)->slot[0], (int64_t)group_k->number, 1, g))
+    if (!expect_range(checker, "group_k", group_k_node, (int64_t)group_k->number, 1, g))
         return false;
     int64_t reachable = e / g * (int64_t)group_k->number;
-    return !k_node || expect_range(checker, "k", node_of(checker, k_node)->slot[0], (int64_t)k->number, 1, reachable);
+    return expect_range(checker, "k", k_node, (int64_t)k->number, 1, reachable);
 }
 
 bool read_options(struct application *call, struct mod_arg *args, uint32_t *arg_count)

@@ -87,14 +87,20 @@ struct application {
 };
 
 /// Types the call: `args` (MAX_ARGS) receives arguments and options in the op's order.
-bool apply_operator(struct layer_state *layer, node_id stage, struct symbol op, struct tensor *result, struct mod_arg *args,
-                    uint32_t *arg_count);
+/// `kernel`: what the operator names, "" for none.
+bool apply_operator(struct layer_state *layer, node_id stage, struct symbol op, const char *kernel,
+                    struct tensor *result, struct mod_arg *args, uint32_t *arg_count);
 /// Sizes and element types of the tensor arguments, and the result's.
 bool unify_arguments(struct application *call);
 bool unify_tensor(struct application *call, node_id type, const struct tensor *tensor, node_id expression, node_id declared);
 bool make_result(struct application *call, struct tensor *result);
 struct variable *find_variable(struct application *call, str_id name);
 bool read_options(struct application *call, struct mod_arg *args, uint32_t *arg_count);
+/// Whether a declaration that names a built-in kernel is that kernel's: arguments, result, options, phases (roles.c).
+/// True for other kernels, which a later stage refuses.
+bool check_role(struct checker *checker, const char *kernel, node_id op);
+/// Whether the tensors of a call are of the kinds that the operator's kernel works on: rows or parameters.
+bool check_role_arguments(struct application *call, const char *kernel);
 /// The single name that an op's type begins with: "any", "routes", "f32", "choice".
 const char *type_word(const struct checker *checker, node_id type);
 

@@ -71,6 +71,31 @@ struct bad_line {
 };
 
 static const struct bad_line bad_lines[] = {
+    // operators that name a built-in kernel and are not its own, and arguments that its kernel cannot work on
+    {47, "} op foo(@a: any[n, g]) -> any[n, g] { uses sm; kernel cpu \"add\"; }", "E0201"},
+    {47, "} op @foo(a: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},
+    {47, "} op foo(a: any[n, h], b: any[n, h], @c: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},
+    {47, "} op foo(@x: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},
+    {47, "} op foo(a: any[n, h], @b: any[h, n]) -> any[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},
+    {47, "} op foo(a: any[n, h], @b: routes[n]) -> any[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},
+    {47, "} op foo(a: any[n, h], b: any[n, h]) -> @routes[n] { uses sm; kernel cpu \"add\"; }", "E0201"},
+    {47, "} op foo(a: any[n, h], b: any[n, h]) -> @f32[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},
+    {47, "} op foo(a: any[n, h], b: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"add\"; @kernel cpu \"add\"; }", "E0102"},
+    {47, "} op foo(a: any[n, h], b: any[n, h]) -> any[n, h] { param @k: int = 1; uses sm; kernel cpu \"add\"; }", "E0106"},
+    {47, "} op foo(a: any[n, h], b: any[n, h]) -> any[n, h] { phase @pack { uses sm; } kernel cpu \"add\"; }", "E0201"},
+    {47, "} op foo(@a: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"grouped_mlp\"; }", "E0201"},
+    {47, "} op @foo(x: any[n, h], w: any[e, h]) -> routes[n] { param k: int; uses sm; kernel cpu \"route\"; }", "E0107"},
+    {47, "} op foo(x: any[n, h], w: any[e, h]) -> routes[n] { param k: @ratio; uses sm; kernel cpu \"route\"; }", "E0201"},
+    {47, "} op @foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase send { uses net_out; } "
+         "phase recv { uses net_in; } kernel cpu \"combine\"; }", "E0107"},
+    {47, "} op foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase @recv { uses net_in; } "
+         "phase send { uses net_out; } phase merge { uses sm; } kernel cpu \"combine\"; }", "E0201"},
+    {47, "} op foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase send { uses net_out; } "
+         "phase recv { uses net_in; } phase merge { uses sm; } phase @merge { uses sm; } kernel cpu \"combine\"; }", "E0201"},
+    {17, "    stage combine: y = combine(yd, r); stage twice: z = add(@yd, yd);", "E0901"},
+    {14, "    stage route: r = topk(x, w_router, k: 2); stage other: r2 = topk(x, @x, k: 2);", "E0201"},
+    {14, "    stage route: r = topk(x, w_router, k: 2); stage other: z = add(@w_router, w_router);", "E0201"},
+    {14, "    stage route: r = topk(x, w_router, k: 2); stage other: z = topk(@w_router, w_router, k: 2);", "E0201"},
     // names and imports
     {2, "import std.hw { @laptap };", "E0101"},
     {3, "import std.schedules { serial, @serial };", "E0102"},
