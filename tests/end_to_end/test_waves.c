@@ -70,9 +70,8 @@ static const float *tokens_in(const char *dtype)
     return in;
 }
 
-static struct outcome run_setup(const struct setup *s, const int64_t *tokens, moe_options options)
+static struct outcome run_compiled(const struct setup *s, moe_plan *plan, const int64_t *tokens, moe_options options)
 {
-    moe_plan *plan = compile_setup(s);
     struct outcome o = {.status = MOE_INVALID};
     if (!plan)
         return o;
@@ -82,6 +81,13 @@ static struct outcome run_setup(const struct setup *s, const int64_t *tokens, mo
     o = run_plan_once(plan, &run);
     if (o.status != MOE_OK && !options.fault)
         fprintf(stderr, "%s: %s\n", s->schedule, o.error);
+    return o;
+}
+
+static struct outcome run_setup(const struct setup *s, const int64_t *tokens, moe_options options)
+{
+    moe_plan *plan = compile_setup(s);
+    struct outcome o = run_compiled(s, plan, tokens, options);
     moe_plan_close(plan);
     return o;
 }
@@ -92,10 +98,11 @@ static bool equal_bytes(const struct outcome *a, const struct outcome *b)
            !memcmp(a->out, b->out, (size_t)a->tokens * HIDDEN * sizeof *a->out);
 }
 
-/// Runs another setup and compares its bytes.
-static void expect_same(const struct outcome *first, const struct setup *s, const int64_t *tokens, moe_options options)
+/// Runs it again, or another setup (plan NULL: not compiled yet), and compares the bytes.
+static void expect_same(const struct outcome *first, const struct setup *s, moe_plan *plan, const int64_t *tokens,
+                        moe_options options)
 {
-    struct outcome o = run_setup(s, tokens, options);
+    struct outcome o = plan ? run_compiled(s, plan, tokens, options) : run_setup(s, tokens, options);
     bool same = equal_bytes(first, &o);
     CU_ASSERT(same);
     if (!same)
@@ -135,19 +142,21 @@ static void test_neutral(void)
     for (size_t d = 0; d < 3; d++)
         for (size_t g = 0; g < 3; g++) {
             struct setup s = {dtypes[d], NULL, named("waves(g: %d)", waves[g], 0), 22, 4, RANKS};
-            struct outcome first = run_setup(&s, mixed, (moe_options){.threads = 1});
-            CU_ASSERT_EQUAL(first.status, MOE_OK);
+            moe_plan *plan = compile_setup(&s);
+            struct outcome first = run_compiled(&s, plan, mixed, (moe_options){.threads = 1});
+            CU_ASSERT_EQUAL_FATAL(first.status, MOE_OK);
             CU_ASSERT(reference_error(&s, &first) <= (d == 1 ? 1e-5 : 5e-3));
             for (uint32_t threads = 2; threads <= 4; threads *= 2)
-                expect_same(&first, &s, mixed, (moe_options){.threads = threads});
-            expect_same(&first, &s, mixed, (moe_options){.device = "sim"});
+                expect_same(&first, &s, plan, mixed, (moe_options){.threads = threads});
+            expect_same(&first, &s, plan, mixed, (moe_options){.device = "sim"});
+            moe_plan_close(plan);
             struct setup other = s;
             other.schedule = named("backwards(g: %d)", waves[g], 0);
-            expect_same(&first, &other, mixed, (moe_options){.threads = 3});
+            expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 3});
             other.schedule = named("both(n: %d, g: %d)", 3, waves[g]);
-            expect_same(&first, &other, mixed, (moe_options){.threads = 2});
+            expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 2});
             other.schedule = named("outside(n: %d, g: %d)", 2, waves[g]);
-            expect_same(&first, &other, mixed, (moe_options){.threads = 2});
+            expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 2});
             outcome_free(&first);
         }
 }
@@ -158,7 +167,7 @@ static void test_one_wave(void)
     struct setup s = {"bf16", NULL, "serial", 12, 3, RANKS};
     struct outcome first = run_setup(&s, mixed, (moe_options){.threads = 2});
     s.schedule = "both(n: 2, g: 1)";
-    expect_same(&first, &s, mixed, (moe_options){.threads = 2});
+    expect_same(&first, &s, NULL, mixed, (moe_options){.threads = 2});
     outcome_free(&first);
 }
 
@@ -174,7 +183,7 @@ static void test_wave_capacity(void)
         CU_ASSERT_EQUAL(wide.stats.overflowed, 0);
         CU_ASSERT(reference_error(&s, &wide) <= 5e-3);
         s.dispatch = ", capacity: 8x, overflow: error";
-        expect_same(&wide, &s, tokens, (moe_options){.threads = 2});
+        expect_same(&wide, &s, NULL, tokens, (moe_options){.threads = 2});
         for (size_t i = 0; i < sizeof tight / sizeof *tight; i++) {
             s.dispatch = tight[i];
             struct outcome o = run_setup(&s, tokens, (moe_options){.threads = 2});
@@ -200,20 +209,24 @@ static void test_wave_shapes(void)
         {"f16", NULL, "backwards(g: 16)", 40, 6, 4}, {"bf16", NULL, "waves(g: 2)", 1, 1, 4},
     };
     const int64_t counts[][4] = {{BOUND, 3, 0, 71}, {0, 0, 0, 0}, {1, 0, 0, 0}, {BOUND, BOUND, BOUND, BOUND}, {0, 2, 1, 149}};
-    for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
+    for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
+        struct setup serial = setups[i];
+        serial.schedule = "serial";
+        moe_plan *plan = compile_setup(&setups[i]), *one = compile_setup(&serial);
         for (size_t c = 0; c < 5; c++) {
-            struct outcome o = run_setup(&setups[i], counts[c], (moe_options){.threads = 2});
+            struct outcome o = run_compiled(&setups[i], plan, counts[c], (moe_options){.threads = 2});
             CU_ASSERT_EQUAL(o.status, MOE_OK);
             double error = o.status == MOE_OK && o.tokens ? reference_error(&setups[i], &o) : 0;
             CU_ASSERT(error <= (strcmp(setups[i].dtype, "f32") ? 5e-3 : 1e-5));
-            struct setup serial = setups[i];
-            serial.schedule = "serial";
-            struct outcome whole = run_setup(&serial, counts[c], (moe_options){.threads = 2});
+            struct outcome whole = run_compiled(&serial, one, counts[c], (moe_options){.threads = 2});
             CU_ASSERT(!o.tokens || relative_l2(o.out, whole.out, (size_t)o.tokens * HIDDEN) <=
                                        (strcmp(setups[i].dtype, "f32") ? 4e-3 : 1e-6));
             outcome_free(&whole);
             outcome_free(&o);
         }
+        moe_plan_close(plan);
+        moe_plan_close(one);
+    }
 }
 
 // With slots enough, dispatches of all waves carry what one carries: rows travel once. The difference is headers, and
@@ -237,20 +250,23 @@ static void test_wave_conservation(void)
 {
     const int64_t tokens[4] = {64, 64, 64, 64};
     const char *kinds[] = {"drop", "double", "misroute"}, *names[] = {"waves(g: 2)", "backwards(g: 3)", "both(n: 2, g: 2)"};
-    for (size_t n = 0; n < 3; n++)
+    for (size_t n = 0; n < 3; n++) {
+        struct setup s = {"bf16", NULL, names[n], 12, 3, RANKS};
+        moe_plan *plan = compile_setup(&s);
         for (size_t k = 0; k < 3; k++)
             for (int rank = 0; rank < RANKS; rank++) {
                 char fault[32], name[16];
-                struct setup s = {"bf16", NULL, names[n], 12, 3, RANKS};
                 snprintf(fault, sizeof fault, "%s:%d", kinds[k], rank);
                 snprintf(name, sizeof name, "rank %d", rank);
-                struct outcome o = run_setup(&s, tokens, (moe_options){.threads = 2, .fault = fault});
+                struct outcome o = run_compiled(&s, plan, tokens, (moe_options){.threads = 2, .fault = fault});
                 CU_ASSERT_EQUAL(o.status, MOE_LOST);
                 CU_ASSERT_PTR_NOT_NULL(strstr(o.error, name));
                 if (o.status != MOE_LOST || !strstr(o.error, name))
                     fprintf(stderr, "%s, %s: %s\n", names[n], fault, o.error);
                 outcome_free(&o);
             }
+        moe_plan_close(plan);
+    }
 }
 
 void suite_waves(void);
