@@ -17,6 +17,9 @@ expect() { # expect CODE TEXT COMMAND...: exit code, and a text on stderr
 m=build/moecc
 expect 0 "fine" $m check examples/hello.moe
 expect 0 "fine" $m check examples/olmoe.moe
+for file in bidirectional hook_receive expert_waves; do
+    expect 0 "fine" $m check examples/schedules/$file.moe
+done
 expect 0 "" $m simulate examples/hello.moe
 expect 2 "not built yet" $m tune examples/hello.moe
 expect 2 "unknown command" $m frobnicate
