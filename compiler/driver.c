@@ -17,7 +17,7 @@ struct compilation {
     const struct driver_options *options;
     struct driver_result *result;
     struct program_text text;
-    struct ir module, plan;
+    struct ir *module, *plan;
     uint32_t pipeline;
     struct timespec pass_start;
 };
@@ -81,9 +81,9 @@ static bool parse(struct compilation *c)
 
 static bool check(struct compilation *c)
 {
-    bool fine = check_program(c->context, &c->text, &c->options->check, &c->module, &c->pipeline);
+    bool fine = check_program(c->context, &c->text, &c->options->check, c->module, &c->pipeline);
     if (fine)
-        verify_ir(c, &c->module, "check", module_check);
+        verify_ir(c, c->module, "check", module_check);
     pass_done(c, "check");
     return fine;
 }
@@ -93,7 +93,7 @@ static int64_t bound_of_use(const struct compilation *c, const struct mod_pipeli
 {
     int64_t bound = -1;
     for (uint32_t i = 0; i < pipeline->choices.count; i++) {
-        const struct mod_choice *choice = ROW(&c->module, mod_choice, pipeline->choices.first + i);
+        const struct mod_choice *choice = ROW(c->module, mod_choice, pipeline->choices.first + i);
         if (choice->use == use && choice->last_tokens > bound)
             bound = choice->last_tokens;
     }
@@ -105,8 +105,8 @@ static bool schedule_use(struct compilation *c, const struct ir *graph, uint32_t
                          struct ir *schedule)
 {
     char error[256];
-    bool fine = elaborate(c->context, &c->text, &c->module, graph, use, layers, bound, schedule) &&
-                prove(c->context, &c->text, &c->module, graph, schedule) && place_waits(c->context, graph, schedule);
+    bool fine = elaborate(c->context, &c->text, c->module, graph, use, layers, bound, schedule) &&
+                prove(c->context, &c->text, c->module, graph, schedule) && place_waits(c->context, graph, schedule);
     if (!fine)
         return false;
     verify_ir(c, schedule, "schedule", NULL);
@@ -143,25 +143,25 @@ static bool schedule_fits(const struct ir *module, const struct mod_schedule *sc
 static bool check_own_schedules(struct compilation *c)
 {
     bool fine = true;
-    for (uint32_t s = 0; s < COUNT(&c->module, mod_schedule); s++) {
-        const struct mod_schedule *own = ROW(&c->module, mod_schedule, s);
+    for (uint32_t s = 0; s < COUNT(c->module, mod_schedule); s++) {
+        const struct mod_schedule *own = ROW(c->module, mod_schedule, s);
         uint32_t layer = own->layer;
         if (layer == NONE && c->pipeline != NONE)
-            layer = ROW(&c->module, mod_pipeline, c->pipeline)->layer;
-        if (!own->own || layer == NONE || !schedule_fits(&c->module, own, layer))
+            layer = ROW(c->module, mod_pipeline, c->pipeline)->layer;
+        if (!own->own || layer == NONE || !schedule_fits(c->module, own, layer))
             continue;
-        struct ir graph, schedule;
-        if (!build_graph(c->context, &c->text, &c->module, layer, &graph))
+        struct ir *graph = context_ir(c->context), *schedule = context_ir(c->context);
+        if (!build_graph(c->context, &c->text, c->module, layer, graph))
             return false;
-        verify_ir(c, &graph, "graph", graph_check);
-        uint32_t use = ADD(&c->module, mod_use);
-        struct mod_use *row = ROW(&c->module, mod_use, use);
-        own = ROW(&c->module, mod_schedule, s);
+        verify_ir(c, graph, "graph", graph_check);
+        uint32_t use = ADD(c->module, mod_use);
+        struct mod_use *row = ROW(c->module, mod_use, use);
+        own = ROW(c->module, mod_schedule, s);
         *row = (struct mod_use){.schedule = s, .knobs = own->knobs, .file = own->file, .node = own->node};
-        int64_t bound = ROW(&c->module, mod_layer, layer)->tokens_bound;
-        fine = schedule_use(c, &graph, use, 0, bound, &schedule) && fine;
-        ir_free(&schedule);
-        ir_free(&graph);
+        int64_t bound = ROW(c->module, mod_layer, layer)->tokens_bound;
+        fine = schedule_use(c, graph, use, 0, bound, schedule) && fine;
+        ir_free(schedule);
+        ir_free(graph);
     }
     return fine;
 }
@@ -182,7 +182,7 @@ static double arena_of(const struct ir *plan, uint32_t variant)
 static int64_t first_tokens_of_use(const struct compilation *c, const struct mod_pipeline *pipeline, uint32_t use)
 {
     for (uint32_t i = 0; i < pipeline->choices.count; i++) {
-        const struct mod_choice *choice = ROW(&c->module, mod_choice, pipeline->choices.first + i);
+        const struct mod_choice *choice = ROW(c->module, mod_choice, pipeline->choices.first + i);
         if (choice->use == use)
             return choice->first_tokens;
     }
@@ -193,14 +193,14 @@ static int64_t first_tokens_of_use(const struct compilation *c, const struct mod
 static bool simulate_use(struct compilation *c, const struct ir *graph, uint32_t use, struct ir *schedule, uint32_t variant)
 {
     struct context *context = c->context;
-    const struct mod_pipeline *pipeline = ROW(&c->module, mod_pipeline, c->pipeline);
-    struct figures figures = {.peak_memory = arena_of(&c->plan, variant)};
+    const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
+    struct figures figures = {.peak_memory = arena_of(c->plan, variant)};
     uint32_t errors = context->error_count;
-    struct prediction *p = predict(context, &c->text, &c->module, c->pipeline, graph, schedule);
+    struct prediction *p = predict(context, &c->text, c->module, c->pipeline, graph, schedule);
     figures.prediction = p;
     figures.serial = predict_serial(p);
-    bool at_bound = bound_of_use(c, pipeline, use) == ROW(&c->module, mod_layer, pipeline->layer)->tokens_bound;
-    check_budgets(context, &c->text, &c->module, c->pipeline, use, at_bound, &figures);
+    bool at_bound = bound_of_use(c, pipeline, use) == ROW(c->module, mod_layer, pipeline->layer)->tokens_bound;
+    check_budgets(context, &c->text, c->module, c->pipeline, use, at_bound, &figures);
     int64_t first = first_tokens_of_use(c, pipeline, use);
     if (c->options->simulate && c->options->json)
         print_prediction_json(context, &figures, first, c->options->out);
@@ -216,7 +216,7 @@ static bool simulate_use(struct compilation *c, const struct ir *graph, uint32_t
 static bool lower_uses(struct compilation *c, const struct ir *graph, bool single)
 {
     struct context *context = c->context;
-    struct mod_pipeline pipeline = *ROW(&c->module, mod_pipeline, c->pipeline);
+    struct mod_pipeline pipeline = *ROW(c->module, mod_pipeline, c->pipeline);
     uint32_t *variant = context_alloc(context, sizeof *variant * (pipeline.uses.count + 1));
     bool fine = true;
     for (uint32_t u = 0; u < pipeline.uses.count; u++) {
@@ -224,40 +224,40 @@ static bool lower_uses(struct compilation *c, const struct ir *graph, bool singl
         int64_t bound = bound_of_use(c, &pipeline, use);
         bool runs = bound >= 0;
         variant[u] = NONE;
-        struct ir schedule;
+        struct ir *schedule = context_ir(context);
         uint32_t layers = single ? 1 : (uint32_t)pipeline.repeat;
-        if (!schedule_use(c, graph, use, layers, runs ? bound : 0, &schedule)) {
+        if (!schedule_use(c, graph, use, layers, runs ? bound : 0, schedule)) {
             fine = false;
         } else if (emitted(c, "schedule")) {
-            ir_print(&schedule, c->options->out);
+            ir_print(schedule, c->options->out);
         } else if (runs) {
-            variant[u] = lower_schedule(context, &c->text, &c->module, c->pipeline, graph, &schedule, &c->plan);
-            fine = variant[u] != NONE && (single || simulate_use(c, graph, use, &schedule, variant[u])) && fine;
+            variant[u] = lower_schedule(context, &c->text, c->module, c->pipeline, graph, schedule, c->plan);
+            fine = variant[u] != NONE && (single || simulate_use(c, graph, use, schedule, variant[u])) && fine;
         }
-        ir_free(&schedule);
+        ir_free(schedule);
         pass_done(c, "schedule");
     }
     if (!fine || emitted(c, "schedule"))
         return fine;
-    return lower_choices(context, &c->module, c->pipeline, variant, single, &c->plan);
+    return lower_choices(context, c->module, c->pipeline, variant, single, c->plan);
 }
 
 // What will really run is proven once more: instructions, semaphores, messages and bytes.
 static void verify_programs(struct compilation *c)
 {
     char error[512];
-    for (uint32_t v = 0; v < COUNT(&c->plan, plan_variant); v++)
-        if (!program_verify(c->context, &c->plan, v, error, sizeof error))
+    for (uint32_t v = 0; v < COUNT(c->plan, plan_variant); v++)
+        if (!program_verify(c->context, c->plan, v, error, sizeof error))
             fatal(c->context, EXIT_BUG, "the lowered schedule `%s` is not safe: %s",
-                  ir_text(&c->plan, ROW(&c->plan, plan_variant, v)->name), error);
-    c->result->instructions = COUNT(&c->plan, plan_instr);
+                  ir_text(c->plan, ROW(c->plan, plan_variant, v)->name), error);
+    c->result->instructions = COUNT(c->plan, plan_instr);
     pass_done(c, "verify");
 }
 
 static bool lower(struct compilation *c, const struct ir *graph)
 {
-    bool alone = c->options->check.deployed && ROW(&c->module, mod_pipeline, c->pipeline)->repeat > 1;
-    bool fine = lower_begin(c->context, &c->text, &c->module, c->pipeline, c->options->cpu_level, &c->plan) &&
+    bool alone = c->options->check.deployed && ROW(c->module, mod_pipeline, c->pipeline)->repeat > 1;
+    bool fine = lower_begin(c->context, &c->text, c->module, c->pipeline, c->options->cpu_level, c->plan) &&
                 lower_uses(c, graph, false) && (!alone || lower_uses(c, graph, true));
     if (fine && !emitted(c, "schedule"))
         verify_programs(c);
@@ -266,24 +266,24 @@ static bool lower(struct compilation *c, const struct ir *graph)
 
 static bool generate(struct compilation *c)
 {
-    const struct mod_pipeline *pipeline = ROW(&c->module, mod_pipeline, c->pipeline);
+    const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
     if (pipeline->target == target_cuda) {
         struct span place = pipeline->node ? node_at(&c->text.ast, pipeline->node)->name_span : (struct span){.file = NONE};
         struct diag *diag = diag_error(c->context, E0901, place, "kernels for `cuda(%s)` are not built yet",
-                                       ir_text(&c->module, pipeline->target_text));
+                                       ir_text(c->module, pipeline->target_text));
         diag_help(c->context, diag, "`--target cpu` runs it on this machine");
         return false;
     }
     void *code = NULL;
     size_t code_bytes = 0;
-    if (!codegen_cpu(c->context, &c->plan, c->options->cpu_level, &code, &code_bytes)) {
+    if (!codegen_cpu(c->context, c->plan, c->options->cpu_level, &code, &code_bytes)) {
         if (!c->context->error_count)
             fatal(c->context, EXIT_BUG, "code generation failed without saying why");
         return false;
     }
-    verify_ir(c, &c->plan, "code generation", NULL);
+    verify_ir(c, c->plan, "code generation", NULL);
     pass_done(c, "codegen");
-    bool written = plan_write(&c->plan, code, code_bytes, &c->result->image, &c->result->image_bytes);
+    bool written = plan_write(c->plan, code, code_bytes, &c->result->image, &c->result->image_bytes);
     free(code);
     if (!written)
         fatal(c->context, EXIT_SYSTEM, "out of memory while writing the plan");
@@ -298,25 +298,25 @@ static bool generate(struct compilation *c)
 
 static void compile_pipeline(struct compilation *c)
 {
-    const struct mod_pipeline *pipeline = ROW(&c->module, mod_pipeline, c->pipeline);
-    c->result->pipeline = context_printf(c->context, "%s", ir_text(&c->module, pipeline->name));
-    struct ir graph;
-    if (!build_graph(c->context, &c->text, &c->module, pipeline->layer, &graph))
+    const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
+    c->result->pipeline = context_printf(c->context, "%s", ir_text(c->module, pipeline->name));
+    struct ir *graph = context_ir(c->context);
+    if (!build_graph(c->context, &c->text, c->module, pipeline->layer, graph))
         return;
-    verify_ir(c, &graph, "graph", graph_check);
+    verify_ir(c, graph, "graph", graph_check);
     pass_done(c, "graph");
     if (emitted(c, "graph"))
-        ir_print(&graph, c->options->out);
-    else if (lower(c, &graph) && !emitted(c, "schedule")) {
-        verify_ir(c, &c->plan, "lowering", NULL);
+        ir_print(graph, c->options->out);
+    else if (lower(c, graph) && !emitted(c, "schedule")) {
+        verify_ir(c, c->plan, "lowering", NULL);
         if (emitted(c, "program"))
-            ir_print(&c->plan, c->options->out);
+            ir_print(c->plan, c->options->out);
         else if (emitted(c, "llvm"))
-            codegen_cpu_print(c->context, &c->plan, c->options->cpu_level, c->options->out);
+            codegen_cpu_print(c->context, c->plan, c->options->cpu_level, c->options->out);
         else if (!c->options->check_only && generate(c) && emitted(c, "plan"))
-            ir_print(&c->plan, c->options->out);
+            ir_print(c->plan, c->options->out);
     }
-    ir_free(&graph);
+    ir_free(graph);
 }
 
 static void compile_stages(struct compilation *c)
@@ -337,7 +337,7 @@ static void compile_stages(struct compilation *c)
     if (!check(c))
         return;
     if (emitted(c, "module"))
-        ir_print(&c->module, c->options->out);
+        ir_print(c->module, c->options->out);
     else if (check_own_schedules(c) && c->pipeline != NONE)
         compile_pipeline(c);
 }
@@ -348,12 +348,15 @@ enum exit_code compile(struct context *context, const struct driver_options *opt
     clock_gettime(CLOCK_MONOTONIC, &start);
     *result = (struct driver_result){0};
     require_readable(context, options->file);
-    struct compilation c = {.context = context, .options = options, .result = result, .pipeline = NONE, .pass_start = start};
-    ir_init(&c.module, &module_ir);
-    ir_init(&c.plan, &plan_ir);
-    compile_stages(&c);
-    ir_free(&c.module);
-    ir_free(&c.plan);
+    struct compilation *c = context_alloc(context, sizeof *c);
+    *c = (struct compilation){.context = context, .options = options, .result = result, .pipeline = NONE, .pass_start = start};
+    c->module = context_ir(context);
+    c->plan = context_ir(context);
+    context_ir_init(context, c->module, &module_ir);
+    context_ir_init(context, c->plan, &plan_ir);
+    compile_stages(c);
+    ir_free(c->module);
+    ir_free(c->plan);
     result->seconds = seconds_since(&start);
     if (!context->error_count)
         return EXIT_FINE;

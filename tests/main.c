@@ -29,7 +29,8 @@
     S(clusters)   \
     S(races)      \
     S(proof)      \
-    S(explain)
+    S(explain)    \
+    S(failures)
 
 #define DECLARE(name) void suite_##name(void);
 SUITES(DECLARE)

@@ -59,8 +59,52 @@ void context_init(struct context *context)
     *context = (struct context){.arena = arena_new()};
 }
 
+struct owned {
+    struct owned *next;
+    void (*release)(void *held);
+    void *held;
+};
+
+void **context_slot(struct context *context, void (*release)(void *held))
+{
+    struct owned *owned = context_alloc(context, sizeof *owned);
+    *owned = (struct owned){context->owned, release, NULL};
+    context->owned = owned;
+    return &owned->held;
+}
+
+static void release_ir(void *ir)
+{
+    ir_free(ir);
+}
+
+struct ir *context_ir(struct context *context)
+{
+    void **slot = context_slot(context, release_ir);
+    struct ir *ir = context_alloc(context, sizeof *ir);
+    return *slot = ir;
+}
+
+static void leave_without_memory(void *context)
+{
+    fatal(context, EXIT_SYSTEM, "out of memory");
+}
+
+void context_ir_init(struct context *context, struct ir *ir, const struct ir_type *type)
+{
+    ir_init(ir, type);
+    ir->no_memory = leave_without_memory;
+    ir->user = context;
+    if (ir->out_of_memory)
+        leave_without_memory(context);
+}
+
 void context_free(struct context *context)
 {
+    for (struct owned *owned = context->owned; owned; owned = owned->next)
+        if (owned->held)
+            owned->release(owned->held);
+    context->owned = NULL;
     context->strings.bytes = NULL; // in the arena
     string_pool_free(&context->strings);
     arena_free(context->arena);

@@ -40,6 +40,7 @@ struct context {
     struct string_pool strings;         // every name of the compilation: str_id, equal ids = equal names
     struct source_file *files;
     uint32_t file_count, file_capacity;
+    struct owned *owned;                // context_slot
     struct diag *diags;                 // queued, in order of creation; diag.h
     uint32_t error_count, warning_count;
     jmp_buf fatal;                      // longjmp(fatal, EXIT_SYSTEM or EXIT_BUG) after fatal_message is set
@@ -53,6 +54,13 @@ void context_free(struct context *context);
 void *context_alloc(struct context *context, size_t bytes);
 /// Grows an arena array of elements by doubling: array = context_grow(c, array, &capacity, needed, sizeof *array).
 void *context_grow(struct context *context, void *array, uint32_t *capacity, uint32_t needed, size_t element);
+/// A place for what is not in the arena; what it holds at the end (not NULL) is released with the context, also when the
+/// compilation left through `fatal`.
+void **context_slot(struct context *context, void (*release)(void *held));
+/// An empty representation that is freed with the context; ir_free may come earlier.
+struct ir *context_ir(struct context *context);
+/// ir_init for a representation that takes the context's way out when memory is.
+void context_ir_init(struct context *context, struct ir *ir, const struct ir_type *type);
 str_id intern(struct context *context, const char *text);
 str_id intern_n(struct context *context, const char *text, size_t length);
 const char *text_of(const struct context *context, str_id id);

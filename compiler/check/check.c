@@ -136,7 +136,7 @@ bool check_program(struct context *context, struct program_text *program, const 
     uint32_t before = context->error_count;
     *pipeline = NONE;
     if (!module->type)
-        ir_init(module, &module_ir);
+        context_ir_init(context, module, &module_ir);
     if (!program->unit_count)
         return false;
     struct parsed_file root = program->units[program->unit_count - 1];

@@ -10,6 +10,7 @@
 struct json_document {
     node_id import;
     json_t *root;               // NULL: could not be read, already diagnosed
+    void **kept;                // holds what is to be released, should the compilation end early
 };
 
 /// A definition being evaluated, to find one that needs itself; a chain through the C stack.

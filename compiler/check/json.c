@@ -2,6 +2,7 @@
 // error naming file and key; nothing is ever silently 0.
 #include "compiler/check/check.h"
 
+#include <errno.h>
 #include <string.h>
 
 const char *relative_path(struct checker *checker, uint32_t file, const char *path)
@@ -11,6 +12,11 @@ const char *relative_path(struct checker *checker, uint32_t file, const char *pa
     if (path[0] == '/' || !slash)
         return path;
     return context_printf(checker->context, "%.*s%s", (int)(slash - from + 1), from, path);
+}
+
+static void release_document(void *root)
+{
+    json_decref(root);
 }
 
 json_t *open_document(struct checker *checker, uint32_t importing, node_id import)
@@ -25,7 +31,12 @@ json_t *open_document(struct checker *checker, uint32_t importing, node_id impor
     const struct source_file *file = &checker->context->files[number];
     const char *path = file->path;
     json_error_t error;
+    void **kept = context_slot(checker->context, release_document);
+    errno = 0;
     json_t *root = json_loadb(file->text, file->size, JSON_REJECT_DUPLICATES, &error);
+    if (!root && errno == ENOMEM)
+        fatal(checker->context, EXIT_SYSTEM, "out of memory while reading %.200s", path);
+    *kept = root;
     if (!root) {
         struct diag *diag =
             diag_error(checker->context, E0105, place_of(checker, string), "`%s` is not valid JSON", path);
@@ -34,18 +45,20 @@ json_t *open_document(struct checker *checker, uint32_t importing, node_id impor
         struct diag *diag = diag_error(checker->context, E0105, place_of(checker, string), "`%s` has no keys", path);
         diag_label(checker->context, diag, "not a JSON object");
         json_decref(root);
-        root = NULL;
+        *kept = root = NULL;
     }
     checker->documents = context_grow(checker->context, checker->documents, &checker->document_capacity,
                                       checker->document_count + 1, sizeof *checker->documents);
-    checker->documents[checker->document_count++] = (struct json_document){import, root};
+    checker->documents[checker->document_count++] = (struct json_document){import, root, kept};
     return root;
 }
 
 void json_close(struct checker *checker)
 {
-    for (uint32_t i = 0; i < checker->document_count; i++)
+    for (uint32_t i = 0; i < checker->document_count; i++) {
         json_decref(checker->documents[i].root);
+        *checker->documents[i].kept = NULL;
+    }
     checker->document_count = 0;
 }
 

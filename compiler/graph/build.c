@@ -331,7 +331,7 @@ bool build_graph(struct context *context, const struct program_text *program, co
         b.value_of[i] = NONE;
         b.origins[i] = (struct origin){NONE, NONE};
     }
-    ir_init(graph, &graph_ir);
+    context_ir_init(context, graph, &graph_ir);
     const struct mod_value *input = ROW(module, mod_value, source->input);
     b.value_of[source->input] = add_value(&b, ir_text(module, input->name), input, input->kind);
     bool good = true;

@@ -149,7 +149,7 @@ bool elaborate(struct context *context, const struct program_text *program, cons
     };
     e.shares = context_alloc(context, 2 * sizeof *e.shares);
     e.shares[1] = 1;
-    ir_init(schedule, &schedule_ir);
+    context_ir_init(context, schedule, &schedule_ir);
     name_tasks(&e);
     list_stages(&e);
     set_knobs(&e, chosen);

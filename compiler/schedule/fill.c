@@ -221,15 +221,15 @@ void fill_stalls(struct placement *p)
         any = any || e->items[i].how == ISSUED_IN_STALLS;
     if (!any)
         return;
-    struct ir *real = p->schedule, draft; // the tables of the list as it stands, to play through
+    struct ir *real = p->schedule, *draft = context_ir(e->context); // the tables of the list as it stands, to play through
     int64_t bound = ROW(real, sched_info, 0)->bound;
-    ir_init(&draft, &schedule_ir);
-    p->schedule = &draft;
+    context_ir_init(e->context, draft, &schedule_ir);
+    p->schedule = draft;
     write_tables(p);
     p->schedule = real;
-    struct play y = play_make(p, &draft, bound);
+    struct play y = play_make(p, draft, bound);
     list_filling(&y);
     while (play_on(&y))
         ;
-    ir_free(&draft);
+    ir_free(draft);
 }

@@ -242,9 +242,9 @@ struct prediction *predict_serial(const struct prediction *like)
 {
     const struct model *m = &like->model;
     const struct ir *graph = m->graph;
-    struct ir *schedule = context_alloc(m->context, sizeof *schedule);
+    struct ir *schedule = context_ir(m->context);
     uint32_t tasks = COUNT(graph, graph_task);
-    ir_init(schedule, &schedule_ir);
+    context_ir_init(m->context, schedule, &schedule_ir);
     uint32_t part = NEW_ROW(m->context, schedule, sched_part), stream = NEW_ROW(m->context, schedule, sched_stream);
     NEW_ROW(m->context, schedule, sched_info);
     *ROW(schedule, sched_part, part) = (struct sched_part){.begin = 0, .end = 1, .total = 1, .bound = like->bound};

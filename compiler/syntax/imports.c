@@ -3,6 +3,7 @@
 // checked to exist here: the checker reads them.
 #include "compiler/syntax/ast.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -101,34 +102,45 @@ static uint32_t find_file(const struct context *context, const char *path, bool 
     return NONE;
 }
 
-static char *read_file(const char *path, size_t *size)
+/// A file that is not there is the program's mistake; one that the system does not give us is the system's failure.
+static bool refuse_file(struct context *context, const char *path)
 {
+    if (errno && errno != ENOENT && errno != ENOTDIR && errno != EISDIR && errno != ENAMETOOLONG && errno != ELOOP)
+        fatal(context, EXIT_SYSTEM, "cannot read %.200s: %s", path, strerror(errno));
+    return false;
+}
+
+/// The file's text in `*text`; false when it cannot be read.
+static bool read_file(struct context *context, const char *path, void **text, size_t *size)
+{
+    errno = 0;
     FILE *in = fopen(path, "rb");
-    char *text = NULL;
     size_t capacity = 0;
     *size = 0;
-    while (in && *size < FILE_BYTES_LIMIT) {
+    if (!in)
+        return refuse_file(context, path);
+    while (*size < FILE_BYTES_LIMIT) {
         if (*size == capacity) {
             capacity = capacity ? capacity * 2 : 16384;
-            char *grown = realloc(text, capacity);
-            if (!grown)
-                break;
-            text = grown;
+            void *grown = realloc(*text, capacity);
+            if (!grown) {
+                fclose(in);
+                fatal(context, EXIT_SYSTEM, "out of memory while reading %.200s", path);
+            }
+            *text = grown;
         }
-        size_t got = fread(text + *size, 1, capacity - *size, in);
+        size_t got = fread((char *)*text + *size, 1, capacity - *size, in);
         *size += got;
         if (got)
             continue;
         bool bad = ferror(in) != 0; // a folder opens, but cannot be read
+        int cause = errno;
         fclose(in);
-        if (!bad)
-            return text;
-        in = NULL;
+        errno = cause;
+        return !bad || refuse_file(context, path);
     }
-    if (in)
-        fclose(in);
-    free(text);
-    return NULL;
+    fclose(in);
+    return false;
 }
 
 static uint32_t add_module(struct context *context, const char *path)
@@ -143,12 +155,10 @@ static uint32_t add_module(struct context *context, const char *path)
 static uint32_t add_file(struct context *context, const char *path)
 {
     size_t size;
-    char *text = read_file(path, &size);
-    if (!text)
+    void **text = context_slot(context, free);
+    if (!read_file(context, path, text, &size))
         return NONE;
-    uint32_t file = add_source(context, path, text, size, NULL);
-    free(text);
-    return file;
+    return add_source(context, path, *text, size, NULL);
 }
 
 static void load_unit(struct loader *loader, uint32_t file, const char *path, node_id import);

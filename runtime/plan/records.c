@@ -134,6 +134,13 @@ void ir_free(struct ir *ir)
     *ir = (struct ir){.type = ir->type};
 }
 
+static void fail_memory(struct ir *ir)
+{
+    ir->out_of_memory = true;
+    if (ir->no_memory)
+        ir->no_memory(ir->user);
+}
+
 static bool grow_table(struct ir *ir, struct table *table, uint32_t row_size)
 {
     if (table->count < table->capacity)
@@ -141,7 +148,7 @@ static bool grow_table(struct ir *ir, struct table *table, uint32_t row_size)
     size_t capacity = table->capacity ? (size_t)table->capacity * 2 : 16;
     void *rows = capacity < NONE ? realloc(table->rows, capacity * row_size) : NULL;
     if (!rows) {
-        ir->out_of_memory = true;
+        fail_memory(ir);
         return false;
     }
     table->rows = rows;
@@ -168,7 +175,7 @@ str_id ir_strn(struct ir *ir, const char *text, size_t length)
     str_id id = string_pool_add(&ir->strings, text, length);
     if (id != NONE)
         return id;
-    ir->out_of_memory = true;
+    fail_memory(ir);
     return 0;
 }
 

@@ -73,6 +73,8 @@ struct ir {
     struct string_pool strings;
     struct table tables[32];
     bool out_of_memory;             // set by any call that could not grow; the contents stay valid but incomplete
+    void (*no_memory)(void *user);  // called then, where set; need not return
+    void *user;
 };
 
 /// The pool's copy of a text (up to its first NUL): equal texts, equal ids. NONE when memory is out. Pointers into the
