@@ -384,7 +384,6 @@ static void emit_launch(struct generator *g, int stream, const struct use *uses,
         a->slice = uses[i].part < 0 ? NONE : (uint32_t)uses[i].part;
     }
     ROW(g->plan, plan_instr, row)->kernel = 0;
-    ROW(g->plan, plan_instr, row)->part = 0;
     ROW(g->plan, plan_instr, row)->args.count = (uint32_t)count;
 }
 

@@ -4,7 +4,7 @@
 // The language of these programs, in which the verifier must be exact: every exchange is sent and received once (in
 // rounds: once a round), a semaphore is signalled by one stream with growing values, a wait names a value that is
 // signalled or none that ever is, one `count` ends the step, parts are shares of one total, buffers that are sliced share
-// no bytes with others, and launches name all that they touch.
+// no bytes with others, launches name all that they touch and are for no one part: unsliced means every row.
 #ifndef TESTS_PROOF_GENERATOR_H
 #define TESTS_PROOF_GENERATOR_H
 
