@@ -136,9 +136,9 @@ static void link_exchanges(struct rank *rank, const struct rows *exchanges)
     const struct ir *ir = rank->session->ir;
     for (uint32_t i = exchanges->first; i < exchanges->first + exchanges->count; i++) {
         const struct plan_exchange *e = ROW(ir, plan_exchange, i);
-        if (e->kind == exchange_kind_combine)
+        if (e->kind == exchange_kind_combine && !e->chunk) // further chunks follow it
             rank->exchanges[e->base].combine = i;
-        else if (e->pool)
+        else if (e->kind == exchange_kind_dispatch && e->pool)
             rank->exchanges[e->base].pool = i;
     }
 }

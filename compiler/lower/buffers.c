@@ -125,8 +125,10 @@ static void connect_exchanges(struct lowering *l)
                         continue;
                     uint32_t send = logical_of(l, p->first_family + sends[kind], layer, cell);
                     uint32_t recv = logical_of(l, p->first_family + recvs[kind], layer, cell);
-                    ROW(l->plan, plan_exchange, row)->send = l->logicals[send].buffer;
-                    ROW(l->plan, plan_exchange, row)->recv = l->logicals[recv].buffer;
+                    for (uint32_t k = 0; k < (kind == EXCHANGE_COMBINE ? p->chunks : 1); k++) {
+                        ROW(l->plan, plan_exchange, row + k)->send = l->logicals[send].buffer;
+                        ROW(l->plan, plan_exchange, row + k)->recv = l->logicals[recv].buffer;
+                    }
                 }
 }
 

@@ -112,6 +112,7 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
                                   .base = NONE,
                                   .waves = l->waves,
                                   .earlier = NONE,
+                                  .piece = NONE,
                                   .header_bytes = moe_header_bytes(l->ranks),
                                   .row_bytes = moe_record_bytes(data, meta),
                                   .data_bytes = data,
@@ -128,6 +129,15 @@ const char *cell_text(const struct lowering *l, uint32_t cell)
 {
     return l->waves > 1 ? context_printf(l->context, "%u,%u", cell / l->waves, cell % l->waves)
                         : context_printf(l->context, "%u", cell);
+}
+
+/// The task that merges the replies of a path works in the pieces that its chunks carry; counted like parts.
+static uint32_t chunk_range(const struct lowering *l, const struct path *p, uint32_t part, uint32_t chunk)
+{
+    for (uint32_t t = 0; t < COUNT(l->graph, graph_task); t++)
+        if (ROW(l->graph, mod_stage_number, ROW(l->graph, graph_task, t)->module_stage)->row == p->combine)
+            return l->first_piece[t] + part * p->chunks + chunk;
+    return part;
 }
 
 static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uint32_t cell,
@@ -150,8 +160,16 @@ static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uin
         if (kind == EXCHANGE_DISPATCH && e.wave > 0)
             e.earlier = exchange_of(l, path, layer, cell - 1, kind);
         e.base = bases[kind] == EXCHANGE_KINDS ? NONE : rows[bases[kind]];
-        rows[kind] = lower_add(l->context, l->plan, T_plan_exchange);
-        *ROW(l->plan, plan_exchange, rows[kind]) = e;
+        uint32_t chunks = kind <= EXCHANGE_COMBINE && p->chunks > 1 ? p->chunks : 0;
+        e.chunks = chunks;
+        e.header_bytes = moe_chunked_header_bytes(l->ranks, chunks, combine);
+        rows[kind] = COUNT(l->plan, plan_exchange);
+        for (uint32_t k = 0; k < (combine && chunks ? chunks : 1); k++) {
+            e.chunk = k;
+            e.piece = combine && chunks ? l->first_part + chunk_range(l, p, cell / l->waves, k) : NONE;
+            uint32_t row = lower_add(l->context, l->plan, T_plan_exchange);
+            *ROW(l->plan, plan_exchange, row) = e;
+        }
     }
 }
 

@@ -188,7 +188,8 @@ static double latency(const struct writer *w)
 
 static void message(struct writer *w, enum opcode op, uint32_t kind, enum path_family send, enum path_family recv)
 {
-    uint32_t row = exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind);
+    uint32_t row = exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind) +
+                   (kind == EXCHANGE_COMBINE ? w->piece : 0); // a chunk
     const struct plan_exchange *e = ROW(w->l->plan, plan_exchange, row);
     double cost = w->looping ? 0 : op == opcode_send ? wire_time(w, e) : latency(w);
     begin(w, op, cost);
@@ -388,7 +389,11 @@ static void draft_merge(struct writer *w)
         own(w, F_SUM, access_update);
     if (adds)
         own(w, F_SUM, access_read);
-    own(w, F_REPLY_RECV, access_read);
+    if (p->chunks > 1) { // of the replies only the chunk's rows: the verifier knows which
+        w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_COMBINE) + w->piece;
+        touch(w, family(w, F_REPLY_RECV), false);
+    } else
+        own(w, F_REPLY_RECV, access_read);
     own(w, F_OWN, access_read);
     if (has_pool(w))
         own(w, F_SPILL, access_read);

@@ -239,6 +239,15 @@ static uint32_t count_workplaces(const struct lowering *l, const struct path *p)
     return pieces;
 }
 
+static uint32_t count_chunks(const struct lowering *l, const struct path *p)
+{
+    uint32_t chunks = 1;
+    for (uint32_t t = 0; t < COUNT(l->graph, graph_task) && !p->dense; t++)
+        if (ROW(l->graph, mod_stage_number, ROW(l->graph, graph_task, t)->module_stage)->row == p->combine)
+            chunks = ROW(l->schedule, sched_task, t)->pieces;
+    return chunks;
+}
+
 static void add_path_families(struct lowering *l, uint32_t number)
 {
     static const char *const suffixes[F_COUNT] = {
@@ -248,6 +257,7 @@ static void add_path_families(struct lowering *l, uint32_t number)
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
     p->workplaces = count_workplaces(l, p);
+    p->chunks = count_chunks(l, p);
     for (uint32_t n = 0; n < (p->dense ? F_DENSE_COUNT * p->workplaces : F_COUNT); n++) {
         uint32_t i = p->dense ? n % F_DENSE_COUNT : n;
         uint32_t stage = i >= F_IDS && i <= F_WEIGHTS                                                  ? p->route

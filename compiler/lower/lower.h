@@ -44,6 +44,7 @@ struct path {
         down_kernel, dense_kernel;
     uint32_t merge_kernels[2][2]; // [adds to a sum][ends: writes the result, not the sum]
     uint32_t first_family;
+    uint32_t chunks;     // messages that each reply of the combine goes in: 1, or `split combine`
     uint32_t workplaces; // dense: sets of the first four families, 1 or one per piece
 };
 

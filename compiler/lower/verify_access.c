@@ -77,6 +77,20 @@ static bool overlap(const struct places *p, uint32_t a, uint32_t b)
            !parts_apart(p, (a - p->buffers) % p->parts, (b - p->buffers) % p->parts);
 }
 
+static uint32_t buffer_place(const struct places *p, uint32_t buffer)
+{
+    return buffer - p->v->variant->buffers.first;
+}
+
+/// A buffer, or the run of its rows that belongs to a chunk of a combine: chunks carry the replies to apart tokens, whose
+/// rows are apart in every slot.
+static uint32_t chunk_place(const struct places *p, uint32_t place, uint32_t piece)
+{
+    if (piece == NONE || place == NONE || place >= p->buffers)
+        return place;
+    return p->buffers + place * p->parts + (piece - p->v->variant->parts.first);
+}
+
 /// Places that some argument or exchange names; slices of others never occur.
 static bool *used_places(const struct places *p)
 {
@@ -92,6 +106,12 @@ static bool *used_places(const struct places *p)
                 used[p->buffers + (arg->buffer - v->variant->buffers.first) * p->parts +
                      (arg->slice - v->variant->parts.first)] = true;
         }
+    }
+    for (uint32_t i = 0; i < v->variant->exchanges.count; i++) {
+        const struct plan_exchange *x = ROW(v->plan, plan_exchange, v->variant->exchanges.first + i);
+        if (x->piece != NONE)
+            used[chunk_place(p, buffer_place(p, x->send), x->piece)] =
+                used[chunk_place(p, buffer_place(p, x->recv), x->piece)] = true;
     }
     return used;
 }
@@ -143,11 +163,6 @@ static uint32_t place_of(const struct places *p, const struct plan_instr *instr,
     return arg->slice == NONE ? buffer : p->buffers + buffer * p->parts + (arg->slice - p->v->variant->parts.first);
 }
 
-static uint32_t buffer_place(const struct places *p, uint32_t buffer)
-{
-    return buffer - p->v->variant->buffers.first;
-}
-
 struct through { // what a role touches through the control that a writer filled
     uint32_t role, writer;
     uint8_t reads[4], writes[4]; // 1 + argument of the writer, 0: none
@@ -195,9 +210,12 @@ static bool use_through(struct places *p, uint32_t event, uint32_t control)
     for (size_t i = 0; i < sizeof throughs / sizeof *throughs; i++) {
         if (throughs[i].role != role_of(v, instr) || throughs[i].writer != role_of(v, writer))
             continue;
+        bool chunk = throughs[i].role == kernel_role_merge && instr->exchange != NONE;
+        uint32_t piece = chunk ? ROW(v->plan, plan_exchange, instr->exchange)->piece : NONE;
         for (int j = 0; j < 4; j++) {
+            uint32_t read = throughs[i].reads[j] ? place_of(p, writer, throughs[i].reads[j] - 1u) : NONE;
             if (throughs[i].reads[j] && !is_earlier_bins(v, writer, throughs[i].reads[j] - 1u))
-                use_place(p, place_of(p, writer, throughs[i].reads[j] - 1u), access_read, false);
+                use_place(p, j == 0 ? chunk_place(p, read, piece) : read, access_read, false);
             if (throughs[i].writes[j])
                 use_place(p, place_of(p, writer, throughs[i].writes[j] - 1u), access_write, false);
         }
@@ -272,8 +290,8 @@ static bool collect_uses(struct places *p, uint32_t event)
     const struct plan_exchange *e = ROW(v->plan, plan_exchange, instr->exchange);
     bool send = instr->op == opcode_send, recv = instr->op == opcode_recv;
     if (send || recv) {
-        use_place(p, buffer_place(p, e->send), access_read, recv);
-        use_place(p, buffer_place(p, e->recv), access_write, send);
+        use_place(p, chunk_place(p, buffer_place(p, e->send), e->piece), access_read, recv);
+        use_place(p, chunk_place(p, buffer_place(p, e->recv), e->piece), access_write, send);
     }
     if (recv && has_pool(v, instr->exchange)) // the own overflow vector stands in the own headers
         use_place(p, buffer_place(p, e->send), access_read, false);
@@ -390,8 +408,8 @@ static bool check_flight(const struct places *p, uint32_t event)
     if (instr->op != opcode_recv || v->info->ranks == 1)
         return true;
     const struct plan_exchange *e = ROW(v->plan, plan_exchange, instr->exchange);
-    struct use from = {.place = buffer_place(p, e->send), .read = true};
-    struct use to = {.place = buffer_place(p, e->recv), .write = true, .remote = true};
+    struct use from = {.place = chunk_place(p, buffer_place(p, e->send), e->piece), .read = true};
+    struct use to = {.place = chunk_place(p, buffer_place(p, e->recv), e->piece), .write = true, .remote = true};
     return check_use(p, v->events[event].wakes, &from) && check_use(p, v->events[event].wakes, &to);
 }
 

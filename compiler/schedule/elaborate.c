@@ -3,15 +3,19 @@
 
 #include "compiler/schedule/elaborate.h"
 
-/// An expert on plain rows, its gate, or `add`: operators of which a row of the result needs that row of the arguments alone, and
-/// whose kernels take a range of rows.
-static bool is_row_wise(const struct elaboration *e, const struct graph_task *task)
+/// The operator's kernel; "" for an extern stage.
+static const char *kernel_of(const struct elaboration *e, const struct graph_task *task)
 {
     const struct mod_stage *stage =
         ROW(e->module, mod_stage, ROW(e->graph, mod_stage_number, task->module_stage)->row);
-    if (stage->op == NONE || task->phase != phase_whole)
-        return false;
-    const char *kernel = ir_text(e->module, ROW(e->module, mod_op, stage->op)->kernel);
+    return stage->op == NONE ? "" : ir_text(e->module, ROW(e->module, mod_op, stage->op)->kernel);
+}
+
+/// An expert on plain rows, its gate, or `add`: operators of which a row of the result needs that row of the arguments
+/// alone, and whose kernels take a range of rows.
+static bool is_row_wise(const struct elaboration *e, const struct graph_task *task)
+{
+    const char *kernel = kernel_of(e, task);
     if (strcmp(kernel, "grouped_mlp") != 0 && strcmp(kernel, "add") != 0 && strcmp(kernel, "gate") != 0)
         return false;
     for (uint32_t i = 0; i < task->reads.count; i++)
@@ -39,6 +43,7 @@ static void name_tasks(struct elaboration *e)
         stage->pieces = 1;
         stage->routed = task->routed;
         stage->row_wise = is_row_wise(e, task);
+        stage->replies = strcmp(kernel_of(e, task), "combine") == 0;
         e->tasks[t].label = task->phase == phase_whole ? name : context_printf(e->context, "%s.%s", name, phase);
         e->tasks[t].stage = task->module_stage;
         e->tasks[t].phase = task->phase;
@@ -93,7 +98,7 @@ static void add_info(const struct elaboration *e, const struct mod_use *use, int
     for (uint32_t t = 0; t < e->task_count; t++) {
         uint32_t row = NEW_ROW(e->context, schedule, sched_task);
         const struct stage_info *stage = &e->stages[e->tasks[t].stage];
-        ROW(schedule, sched_task, row)->pieces = stage->routed ? 1 : (uint32_t)stage->pieces;
+        ROW(schedule, sched_task, row)->pieces = stage->routed && !stage->chunked ? 1 : (uint32_t)stage->pieces;
     }
     *ROW(schedule, sched_info, 0) = (struct sched_info){.name = name,
                                                         .layers = (uint32_t)e->layers,

@@ -39,6 +39,8 @@ struct stage_info {
     bool named;                      // the schedule binds or issues it, or lists it: it must issue it
     bool routed;                     // handles routed rows: has an instance per wave of experts
     bool row_wise;                   // a row of its result needs that row of its arguments alone
+    bool replies;                    // a combine: its replies can go in chunks, each for a run of tokens
+    bool chunked;                    // they do
     int64_t pieces;                  // of a part: waves, or what a split or a fill of the stage says; 1
     node_id cut;                     // that split or fill; 0: none
 };

@@ -41,11 +41,13 @@ static inline uint32_t pieces_of(const struct placement *p, uint32_t task)
 static inline bool is_chained(const struct placement *p, uint32_t task)
 {
     const struct task_info *info = &p->e->tasks[task];
-    return p->e->stages[info->stage].routed && is_placed_phase(info->phase);
+    const struct stage_info *stage = &p->e->stages[info->stage];
+    return stage->routed && !stage->chunked && is_placed_phase(info->phase);
 }
 
 /// The pieces of `producer` that one piece of a reader waits for. Rows stay where they arrived, so an expert reads what all
-/// waves up to its own brought; what reads no waves reads after the last one. Runs of rows are waited for together.
+/// waves up to its own brought; what reads no waves reads after the last one. Runs of rows are waited for together; a chunk of
+/// replies is sent, received and merged by itself.
 struct rows pieces_read(const struct placement *p, uint32_t reader, uint32_t piece, uint32_t producer);
 
 /// Takes a spot out of the list and puts it back behind another.

@@ -177,14 +177,38 @@ static bool split_layers(struct elaboration *e, const struct split_info *info)
     return false;
 }
 
-static void split_experts(struct elaboration *e, node_id id, const struct split_info *info)
+static bool no_chunks_of_waves(struct elaboration *e, struct span span)
 {
+    struct diag *diag = elaboration_error(e, E0901, span, "chunks of the replies of waves are not built yet");
+    diag_help(e->context, diag, "split the experts or the combine, not both");
+    return false;
+}
+
+/// Replies in chunks: few, as each has its header in every slot.
+static bool may_chunk(struct elaboration *e, const struct ast_node *split, const struct split_info *info)
+{
+    if (find_split(e, SPLIT_EXPERTS, NONE))
+        return no_chunks_of_waves(e, split->span);
+    if (info->count <= MOE_MAX_CHUNKS)
+        return true;
+    struct diag *diag = elaboration_error(e, E0206, split_span(e, info), "a combine cannot be split into %lld chunks",
+                                          (long long)info->count);
+    diag_help(e->context, diag, "from 1 to %d are possible", MOE_MAX_CHUNKS);
+    return false;
+}
+
+static bool split_experts(struct elaboration *e, node_id id, const struct split_info *info)
+{
+    for (uint32_t s = 0; s < e->stage_count; s++)
+        if (e->stages[s].replies && e->stages[s].cut)
+            return no_chunks_of_waves(e, ast_node_of(e, id)->span);
     e->waves = info->count;
     for (uint32_t s = 0; s < e->stage_count; s++)
         if (e->stages[s].routed) {
             e->stages[s].pieces = info->count;
             e->stages[s].cut = id;
         }
+    return true;
 }
 
 static bool may_cut(struct elaboration *e, struct span span, uint32_t stage)
@@ -216,11 +240,12 @@ void declare_split(struct elaboration *e, node_id id)
         return;
     if (info.kind == SPLIT_LAYERS && !split_layers(e, &info))
         return;
-    if (info.kind == SPLIT_EXPERTS)
-        split_experts(e, id, &info);
+    if (info.kind == SPLIT_EXPERTS && !split_experts(e, id, &info))
+        return;
     if (info.kind == SPLIT_STAGE) {
-        if (!may_cut(e, split->span, info.stage))
+        if (e->stages[info.stage].replies ? !may_chunk(e, split, &info) : !may_cut(e, split->span, info.stage))
             return;
+        e->stages[info.stage].chunked = e->stages[info.stage].replies && info.count > 1;
         e->stages[info.stage].pieces = info.count;
         e->stages[info.stage].cut = id;
     }

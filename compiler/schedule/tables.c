@@ -183,14 +183,15 @@ static void add_instances(struct placement *p)
             continue;
         const struct task_info *task = &p->e->tasks[spot->task];
         const struct stage_info *stage = &p->e->stages[task->stage];
+        bool wave = stage->routed && !stage->chunked;
         struct point at = {spot->layer % p->e->group, spot->part, spot->piece};
         str_id label = ir_str(p->schedule, instance_label(p->e, task->stage, spot->task, at));
         uint32_t row = NEW_ROW(p->e->context, p->schedule, sched_instance);
         *ROW(p->schedule, sched_instance, row) = (struct sched_instance){.task = spot->task,
                                                                          .layer = spot->layer,
                                                                          .part = spot->part,
-                                                                         .wave = stage->routed ? spot->piece : 0,
-                                                                         .piece = stage->routed ? 0 : spot->piece,
+                                                                         .wave = wave ? spot->piece : 0,
+                                                                         .piece = wave ? 0 : spot->piece,
                                                                          .label = label,
                                                                          .stream = spot->stream,
                                                                          .automatic = spot->automatic,

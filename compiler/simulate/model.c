@@ -25,7 +25,7 @@ static double tokens_of(const struct prediction *p, const struct sched_instance 
     const struct sched_part *row = ROW(p->schedule, sched_part, info->parts.first + instance->part);
     double tokens = (double)p->bound * (double)(row->end - row->begin) / (double)row->total;
     uint32_t pieces = instance->task < COUNT(p->schedule, sched_task) ? ROW(p->schedule, sched_task, instance->task)->pieces : 1;
-    return tokens / (pieces > 1 && !ROW(p->model.graph, graph_task, instance->task)->routed ? pieces : 1);
+    return tokens / (pieces > 1 ? pieces : 1);
 }
 
 /// SMs of a stream's own; 0: it shares.

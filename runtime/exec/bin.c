@@ -105,6 +105,7 @@ static struct moe_bins *lay_out(const struct moe_session *session, const struct 
     struct moe_bins *b = control;
     char *at = (char *)control + (sizeof *b + 63) / 64 * 64;
     *b = (struct moe_bins){.head.tokens = tokens, .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0))};
+    (void)carve(&at, MOE_MAX_CHUNKS, sizeof(struct moe_bins_head)); // moe_chunk_head
     b->head.pack.src = carve(&at, rows, sizeof(void *));
     b->head.pack.dst = carve(&at, rows, sizeof(void *));
     b->head.merge_first = carve(&at, tokens + 1, sizeof(int64_t));
@@ -249,7 +250,7 @@ static const void *place_row(const struct moe_session *session, struct moe_bins 
 {
     int64_t slots = slots_rows(session->ir, to->e, d);
     if (place >= slots)
-        return to->spill + to->spill_state->source_offset[d] + to->combine->header_bytes +
+        return to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks) +
                (place - slots) * to->combine->row_bytes;
     char *slot = to->send + to->state->source_offset[d];
     char *record = slot + to->e->header_bytes + place * to->e->row_bytes;
@@ -324,6 +325,30 @@ static void count_stored(const struct stream *s, struct moe_bins *b, const struc
     }
 }
 
+/// Replies in chunks: a chunk's tokens are a run of the part's, so its rows are a run of every slot's.
+static void cut_chunks(const struct stream *s, struct moe_bins *b, const struct targets *to, int64_t part_first)
+{
+    const struct moe_session *session = s->rank->session;
+    uint32_t ranks = session->info->ranks;
+    for (uint32_t k = 0; k < to->combine->chunks; k++) {
+        int64_t first, count;
+        part_range(ROW(session->ir, plan_part, to->combine[k].piece), s->rank->step->tokens, &first, &count);
+        first -= part_first;
+        *moe_chunk_head(b, k) = (struct moe_bins_head){
+            .tokens = count, .merge_first = b->head.merge_first + first, .merge_rows = b->head.merge_rows};
+        for (uint32_t d = 0; d < ranks; d++) {
+            if (d == s->rank->number)
+                continue;
+            struct moe_message *m = (void *)(to->send + to->state->source_offset[d]);
+            const int32_t *tokens = b->rank_tokens + b->rank_first[d];
+            uint32_t rows = 0;
+            while (rows < m->rows && tokens[rows] < first + count)
+                rows++;
+            ((uint32_t *)(void *)(m + 1))[ranks + k] = rows;
+        }
+    }
+}
+
 bool builtin_bin(struct stream *s, const struct moe_kargs *a)
 {
     struct moe_session *session = s->rank->session;
@@ -352,6 +377,8 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     write_headers(s, e, b, to.send);
     place_rows(s, &routes, b, &to);
     count_stored(s, b, &to);
+    if (to.combine->chunks > 1)
+        cut_chunks(s, b, &to, a->n[1]);
     for (uint32_t i = 0; i < session->info->experts; i++) {
         s->routed[i] += b->load[i];
         s->last_routed[i] += in->layer == session->layers - 1 ? b->load[i] : 0;

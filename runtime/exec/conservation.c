@@ -33,14 +33,16 @@ static bool check_replies(struct moe_session *session, uint32_t dispatch)
     for (uint32_t a = 0; a < session->info->ranks; a++) {
         const struct exchange_state *out = &session->ranks[a].exchanges[dispatch],
                                     *back = &session->ranks[a].exchanges[out->combine];
+        uint32_t chunks = ROW(ir, plan_exchange, out->combine)->chunks;
         for (uint32_t d = 0; d < session->info->ranks; d++) {
-            int64_t rows = e->pool ? out->sent_rows[d] : out->awaited[d];
-            if (d != a && rows != back->got_rows[d])
+            int64_t rows = e->pool ? out->sent_rows[d] : out->awaited[d], replies = back->got_rows[d];
+            for (uint32_t k = 1; k < chunks; k++)
+                replies += back[k].got_rows[d];
+            if (d != a && rows != replies)
                 return session_fail(session, MOE_LOST,
                                     "rank %u awaits %lld rows from rank %u for `%s`, `%s` brought %lld back", a,
                                     (long long)rows, d, ir_text(ir, e->name),
-                                    ir_text(ir, ROW(ir, plan_exchange, out->combine)->name),
-                                    (long long)back->got_rows[d]);
+                                    ir_text(ir, ROW(ir, plan_exchange, out->combine)->name), (long long)replies);
         }
     }
     return true;

@@ -6,6 +6,8 @@
 #include "runtime/plan/kernels.h"
 #include "runtime/plan/messages.h"
 
+#include "runtime/plan/limits.h"
+
 #include <stdbool.h>
 
 struct moe_bins {
@@ -26,6 +28,12 @@ struct moe_bins {
     int32_t *stored;       // [tokens * ranks a token can reach] where a token's row to its n-th rank is stored, or -1
     int32_t *reply;        // rows of earlier waves, rank by rank: the place of this wave's reply, or -1
 };
+
+/// Where `bin` puts what `merge` needs of one chunk of the replies; empty before bin runs.
+static inline struct moe_bins_head *moe_chunk_head(void *bins, uint32_t chunk)
+{
+    return (struct moe_bins_head *)(void *)((char *)bins + (sizeof(struct moe_bins) + 63) / 64 * 64) + chunk;
+}
 
 struct moe_pairs {
     struct moe_pairs_head head;

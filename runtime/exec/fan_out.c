@@ -127,6 +127,28 @@ static struct moe_pairs_head *lay_out(const struct fan *f, int64_t **cursor)
     return h;
 }
 
+/// The header of an answer, or one for each chunk of it: the message that came says where they are cut, and the last chunk
+/// takes what is left.
+static void head_answer(const struct fan *f, uint32_t from, uint32_t rows, uint32_t pairs)
+{
+    const struct rank *rank = f->stream->rank;
+    const struct ir *ir = rank->session->ir;
+    uint32_t ranks = rank->session->info->ranks, chunks = f->combine->chunks > 1 ? f->combine->chunks : 1, done = 0;
+    const char *arrived = (const char *)rank->bases[f->e->recv] +
+                          rank->exchanges[f->slots[f->slot_count - 1]].target_offset[from];
+    const uint32_t *cuts = (const uint32_t *)(const void *)(arrived + sizeof(struct moe_message)) + ranks;
+    for (uint32_t k = 0; k < chunks; k++) {
+        uint32_t end = k + 1 == chunks || cuts[k] > rows ? rows : cuts[k] < done ? done : cuts[k];
+        *(struct moe_message *)(void *)((char *)answer_to(f, from) + k * moe_header_bytes(ranks)) =
+            (struct moe_message){.rows = end - done,
+                                 .pairs = k == 0 ? pairs : 0,
+                                 .source = rank->number,
+                                 .exchange = (uint32_t)(f->combine - ROW(ir, plan_exchange, 0)) + k,
+                                 .step = rank->session->step_number};
+        done = end;
+    }
+}
+
 /// Pairs of one source per expert of the wave; heads the answer to it.
 static bool count_source(const struct fan *f, uint32_t from, int64_t *first)
 {
@@ -154,11 +176,7 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first)
         return session_fail(rank->session, MOE_LOST, "rank %u has %lld rows of rank %u to answer by `%s`, at most %lld",
                             rank->number, (long long)rows, from, ir_text(session->ir, f->combine->name),
                             (long long)most);
-    *answer_to(f, from) = (struct moe_message){.rows = (uint32_t)rows,
-                                               .pairs = (uint32_t)pairs,
-                                               .source = rank->number,
-                                               .exchange = (uint32_t)(f->combine - ROW(session->ir, plan_exchange, 0)),
-                                               .step = session->step_number};
+    head_answer(f, from, (uint32_t)rows, (uint32_t)pairs);
     return true;
 }
 

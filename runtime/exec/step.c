@@ -180,6 +180,8 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
         a->p[i] = r.at;
         declare(s, arg, r);
     }
+    if (k->role == kernel_role_merge && in->exchange != NONE)
+        a->p[MERGE_BINS] = moe_chunk_head(a->p[MERGE_BINS], ROW(session->ir, plan_exchange, in->exchange)->chunk);
     bool given = k->role == kernel_role_route && use_given(s, a);
     l->builtin = builtins[k->role];
     l->fn = session->kernels[in->kernel];

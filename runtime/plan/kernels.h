@@ -76,6 +76,7 @@ struct moe_pairs_head {
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
 // merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1)
 //            n: width, reply dtype, dtype of what it writes, 1: adds to an earlier wave's sum; unit tokens
+//            instr.exchange, where it merges one chunk: that chunk's combine
 // gate       p: x (slice), weights f32[H], y (slice), result (slice): result = y * sigmoid(x . weights)
 //            n: H, x dtype, y dtype, result dtype; unit tokens
 //
@@ -126,9 +127,9 @@ static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t cho
     int64_t rows = bound * (choices < ranks ? choices : ranks);
     // waves: where each row is stored, and its reply; stored rows of each rank, and those that the wave needs
     int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * 24 : 0;
-    // head; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank; own pairs and
-    // where each own row's begin; loads; overflow
-    return 512 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 16 + (rows + 16) * 4 + bound * choices * 8 +
+    // head; a head per chunk; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank;
+    // own pairs and where each own row's begin; loads; overflow
+    return 1024 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 16 + (rows + 16) * 4 + bound * choices * 8 +
            (bound + 16) * 4 + (experts + 8) * 8 + (ranks + 16) * 4;
 }
 

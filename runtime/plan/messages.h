@@ -22,6 +22,15 @@ static inline int64_t moe_header_bytes(int64_t ranks)
     return ((int64_t)sizeof(struct moe_message) + ranks * 4 + 63) / 64 * 64;
 }
 
+/// Combine in chunks: a slot begins with a header for each. A dispatch that is answered so has, behind the overflow vector,
+/// cut[chunks] (u32): its rows up to the end of each chunk's tokens.
+static inline int64_t moe_chunked_header_bytes(int64_t ranks, int64_t chunks, int combine)
+{
+    if (chunks < 2)
+        return moe_header_bytes(ranks);
+    return combine ? chunks * moe_header_bytes(ranks) : moe_header_bytes(ranks + chunks);
+}
+
 /// A row record's meta: `choices` entries, unused ones have local -1. It lies at row_bytes - meta_bytes of the record,
 /// meta_bytes = choices * sizeof(struct moe_row_meta).
 struct moe_row_meta {

@@ -185,7 +185,10 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
     int64_t meta =
         e->kind == exchange_kind_dispatch ? (int64_t)c->info->choices * (int64_t)sizeof(struct moe_row_meta) : 0;
-    if (e->header_bytes != moe_header_bytes(c->info->ranks))
+    if (e->chunks > MOE_MAX_CHUNKS || (e->chunks ? e->chunk >= e->chunks : e->chunk != 0) || (e->chunks && (e->pool || e->waves != 1)))
+        return check_fail(c, "plan_exchange %u: chunk %u of %u", number, e->chunk, e->chunks);
+    if (e->header_bytes !=
+        moe_chunked_header_bytes(c->info->ranks, e->chunks, e->kind == exchange_kind_combine))
         return check_fail(c, "plan_exchange %u: header of %lld bytes", number, (long long)e->header_bytes);
     if (!in_range(e->row_bytes, 16, MOE_MAX_ROW_BYTES) || e->row_bytes % 16 || e->meta_bytes != meta ||
         !in_range(e->data_bytes, 1, e->row_bytes - meta))
@@ -252,25 +255,46 @@ static bool validate_exchange(const struct check *c, const struct plan_variant *
     return true;
 }
 
-/// One combine for every dispatch, at most one pool for a base dispatch: the executor finds them by `base`.
+/// The chunks of a combine are consecutive exchanges over the same buffers, each for a piece of the part.
+static bool validate_chunks(const struct check *c, uint32_t dispatch, uint32_t first, uint32_t combines)
+{
+    const struct plan_exchange *e = ROW(c->ir, plan_exchange, dispatch);
+    uint32_t chunks = e->chunks > 1 ? e->chunks : 1;
+    if (combines != chunks)
+        return check_fail(c, "plan_exchange %u: answered by %u combines, not %u", dispatch, combines, chunks);
+    for (uint32_t k = 0; k < chunks && e->chunks; k++) {
+        const struct plan_exchange *reply = ROW(c->ir, plan_exchange, first + k), *head = ROW(c->ir, plan_exchange, first);
+        if (first + k >= COUNT(c->ir, plan_exchange) || reply->base != dispatch || reply->kind != exchange_kind_combine ||
+            reply->chunks != e->chunks || reply->chunk != k || reply->send != head->send || reply->recv != head->recv ||
+            reply->row_bytes != head->row_bytes || reply->data_bytes != head->data_bytes)
+            return check_fail(c, "plan_exchange %u: is not chunk %u of its combine", first + k, k);
+        if (reply->piece == NONE || ROW(c->ir, plan_part, reply->piece)->within != e->part)
+            return check_fail(c, "plan_exchange %u: its chunk is no piece of its part", first + k);
+    }
+    return true;
+}
+
+/// One combine (or all its chunks) for every dispatch, at most one pool for a base dispatch: the executor finds them by `base`.
 static bool validate_answers(const struct check *c, const struct plan_variant *v)
 {
     for (uint32_t i = 0; i < v->exchanges.count; i++) {
-        uint32_t number = v->exchanges.first + i, combines = 0, pools = 0;
+        uint32_t number = v->exchanges.first + i, combines = 0, pools = 0, first = 0;
         const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
         if (e->kind == exchange_kind_combine)
             continue;
         for (uint32_t j = 0; j < v->exchanges.count; j++) {
             const struct plan_exchange *other = ROW(c->ir, plan_exchange, v->exchanges.first + j);
             if (other->base == number && other->kind == exchange_kind_combine) {
-                combines++;
+                first = combines++ ? first : v->exchanges.first + j;
                 if (!answers_all(c, e, other))
                     return check_fail(c, "plan_exchange %u: its combine has other slots than its answers need", number);
             } else if (other->base == number && other->pool)
                 pools++;
         }
-        if (combines != 1 || pools > (e->pool ? 0u : 1u))
-            return check_fail(c, "plan_exchange %u: answered by %u combines, %u pools", number, combines, pools);
+        if (pools > (e->pool ? 0u : 1u))
+            return check_fail(c, "plan_exchange %u: carried on by %u pools", number, pools);
+        if (!validate_chunks(c, number, first, combines))
+            return false;
     }
     return true;
 }

@@ -10,7 +10,29 @@
 struct route {
     char *from_header, *from_rows, *to_header, *to_rows;
     int64_t room; // rows that fit on both sides
+    int64_t header_bytes;
 };
+
+/// Where a message's header lies in its slot: chunks of a combine have one each.
+static int64_t header_at(const struct plan_exchange *e)
+{
+    return e->chunks > 1 && e->kind == exchange_kind_combine ? e->header_bytes / e->chunks * e->chunk : 0;
+}
+
+/// The rows of a chunk follow those of the chunks before.
+static struct route chunk_route(struct route r, const struct plan_exchange *e)
+{
+    int64_t first = 0;
+    r.header_bytes = e->header_bytes / e->chunks;
+    for (uint32_t k = 0; k < e->chunk; k++)
+        first += ((const struct moe_message *)(const void *)(r.from_header + k * r.header_bytes))->rows;
+    r.from_rows += first * e->row_bytes;
+    r.to_rows += first * e->row_bytes;
+    r.from_header += header_at(e);
+    r.to_header += header_at(e);
+    r.room -= first;
+    return r;
+}
 
 /// What this round grants between me and a peer, from my own state: both sides come to the same numbers.
 static struct grant round_grant(const struct rank *me, const struct plan_exchange *pool_dispatch, uint32_t peer,
@@ -37,8 +59,9 @@ static struct route find_route(const struct stream *s, uint32_t exchange, uint32
     r.from_rows = r.from_header + e->header_bytes;
     r.to_rows = r.to_header + e->header_bytes;
     r.room = slots_rows(ir, e, dispatch ? peer : me->number);
+    r.header_bytes = e->header_bytes;
     if (!e->pool)
-        return r;
+        return e->chunks > 1 && !dispatch ? chunk_route(r, e) : r;
     int64_t headers = (int64_t)(me->session->info->ranks - 1) * e->header_bytes;
     struct grant g = round_grant(me, slots_dispatch(ir, e), peer, dispatch, s->round);
     r.room = g.count;
@@ -58,11 +81,11 @@ static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, int64_t
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
     struct route r = find_route(s, exchange, peer);
     const struct moe_message *m = (const void *)r.from_header;
-    int64_t bytes = e->header_bytes + m->rows * e->row_bytes;
+    int64_t bytes = r.header_bytes + m->rows * e->row_bytes;
     if (m->rows > r.room)
         return session_fail(session, MOE_LOST, "rank %u has %u rows for rank %u in `%s`, which has room for %lld",
                             me->number, m->rows, peer, ir_text(session->ir, e->name), (long long)r.room);
-    memcpy(r.to_header, r.from_header, (size_t)e->header_bytes);
+    memcpy(r.to_header, r.from_header, (size_t)r.header_bytes);
     if (m->rows)
         memcpy(r.to_rows, r.from_rows, (size_t)(m->rows * e->row_bytes));
     s->bytes_sent[axis_between(session->ir, me->number, peer)] += bytes;
@@ -162,7 +185,7 @@ static enum stepped local_recv(struct stream *s, uint32_t exchange, struct block
             continue;
         const struct moe_message *m =
             (const void *)((const char *)me->bases[e->recv] +
-                           (dispatch ? state->target_offset[from] : state->source_offset[from]));
+                           (dispatch ? state->target_offset[from] : state->source_offset[from]) + header_at(e));
         if (m->source != from || m->exchange != exchange || m->step != session->step_number) {
             session_fail(session, MOE_LOST,
                          "rank %u received a message of another exchange or step from rank %u in `%s`", me->number,

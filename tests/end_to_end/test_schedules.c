@@ -55,6 +55,8 @@ static char *plan_text(const char *layer, bool serial, int *count)
         fprintf(out, "    use s%d when tokens >= %d;\n", n, FIRST_TOKENS + n);
     fprintf(out, "    use serial;\n}\n");
     fclose(out);
+    if (getenv("SCHEDULE_TEXTS"))
+        fprintf(stderr, "%s", text);
     return text;
 }
 

@@ -276,7 +276,6 @@ static const struct schedule_case refused[] = {
     {WAVES(2) "route; pipelined w in 0..2 { dispatch[w]; expert[0]; } }\n", "E0309 2:50", NULL},
     {BOTH(2, 2) "pipelined i in 0..2 { dispatch[i,i]; } }\n", "E0309 2:34", NULL},
     // not built yet
-    {WHOLE "split combine into 2 as k; }\n", "E0901 2:1", NULL},
 };
 
 static const struct schedule_case accepted[] = {

@@ -64,6 +64,26 @@ static const struct schedule_case split_refused[] = {
     {SHARED("split shared into 2 as k;") "route; dispatch; expert; combine; shared[1]; sum; shared[0]; }\n",
      "E0308 2:51", SHARED_LAYER},
     {SHARED("split shared into 2 as k;") "route[0]; }\n", "E0307 2:1", SHARED_LAYER},
+    // chunks of a combine
+    {SHARED("split combine into 9 as k;") "}\n", "E0206 1:41", SHARED_LAYER},
+    {SHARED("split combine into 2 as k; split experts into 2 as w;") "}\n", "E0901 1:49", SHARED_LAYER},
+    {SHARED("split experts into 2 as w; split combine into 2 as k;") "}\n", "E0901 1:49", SHARED_LAYER},
+    {SHARED("split combine into 2 as k;") "route; dispatch; expert; combine; shared; sum; }\n", "E0307 2:26",
+     SHARED_LAYER},
+    {SHARED("split combine into 2 as k;") "route; dispatch; expert; combine[0]; shared; sum; }\n", "E0305 2:26",
+     SHARED_LAYER},
+    {SHARED("split combine into 2 as k;") "route; dispatch; expert; combine[0] -> combine[1]; combine[0]; shared;"
+                                          " sum; }\n",
+     "E0304 2:52", SHARED_LAYER},
+    {SHARED("split combine into 2 as k;") "route; dispatch; combine[0] || expert; combine[1]; shared; sum; }\n",
+     "E0301 2:18", SHARED_LAYER},
+    {SHARED("split combine into 2 as k;") "route; dispatch; expert; shared; sum || combine[0]; combine[1]; }\n",
+     "E0301 2:34", SHARED_LAYER},
+    {SHARED("split combine into 2 as k; stream back uses net_in;") "bind combine.recv to back; route; dispatch; expert;\n"
+     "combine.send[0]; combine.send[1]; combine.recv[1]; combine.recv[0]; shared; sum; }\n",
+     "E0308 3:52", SHARED_LAYER},
+    {SHARED("split combine into 2 as k;") "fill comp with combine.merge[0] { pieces: 2 }; }\n", "E0901 2:43",
+     SHARED_LAYER},
     // fill
     {SHARED(TOKENS(2)) "for i in 0..2 { fill comp with shared[i] { pieces: 0 }; } }\n", "E0206 2:52", SHARED_LAYER},
     {SHARED(TOKENS(2)) "for i in 0..2 { fill comp with shared[i] { pieces: 300 }; } }\n", "E0206 2:52", SHARED_LAYER},
@@ -152,6 +172,31 @@ static const struct schedule_case split_accepted[] = {
     {"schedule s for moe { split shared into 2 as k; stream other uses sm;" STREAMS
      " bind route, expert, sum to comp; bind shared to other; bind dispatch to tx; bind combine to rx;\n"
      "route; dispatch; shared[0] on comp; expert || shared[1]; combine; sum; }\n",
+     NULL, SHARED_LAYER},
+    // chunks of a combine
+    {SHARED("split combine into 2 as k;") "route; dispatch; expert; combine[0]; combine[1]; shared; sum; }\n", NULL,
+     SHARED_LAYER},
+    {SHARED("split combine into 8 as k;") "route; dispatch; expert; for k in 0..8 { combine[k]; } shared; sum; }\n", NULL,
+     SHARED_LAYER},
+    {SHARED("split combine into 1 as k;") "route; dispatch; expert; combine[0]; shared; sum; }\n", NULL, SHARED_LAYER},
+    {SHARED("split combine into 3 as k; split sum into 3 as j;") "route; dispatch; expert; shared;\n"
+     "for k in 0..3 { combine[2-k]; } for j in 0..3 { sum[j]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED(TOKENS(3) "split combine into 2 as k;") "for i in 0..3 { route[i]; dispatch[i]; }\n"
+     "for i in 0..3 { expert[i]; for k in 0..2 { combine[i,k]; } } for i in 0..3 { shared[i]; sum[i]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split combine into 2 as k;" TOKENS(2) PAIR) "for l in 0..2 { for i in 0..2 { route[i,l]; dispatch[i,l]; }\n"
+     "for i in 0..2 { expert[i,l]; combine[0,i,l]; combine[1,i,l]; shared[i,l]; sum[i,l]; } } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split combine into 2 as k; stream back uses net_in;") "bind combine.recv to back; route; dispatch; expert;\n"
+     "combine.send[0] || combine.recv[0]; combine.send[1] || combine.recv[1]; shared; defer sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split combine into 3 as k;") "bind combine.merge to comp; route; dispatch; expert; shared;\n"
+     "for k in 0..3 { combine.send[k]; combine.recv[k]; combine.merge[k]; } sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED(TOKENS(2) "split combine into 4 as k;") "for i in 0..2 { route[i]; dispatch[i]; }\n"
+     "for i in 0..2 { expert[i]; pipelined k in 0..4 { combine[i,k]; } fill comp with shared[i] { pieces: 2 };\n"
+     "defer sum[i]; } }\n",
      NULL, SHARED_LAYER},
     // fill
     {SHARED("") "route; dispatch; expert; combine; sum; fill comp with shared; }\n", NULL, SHARED_LAYER},
