@@ -98,7 +98,7 @@ $(B)/gen/moe.lex.c: grammar/moe.l
 # The standard library, the pages of `explain` and the two carriers of a built pipeline live inside moecc.
 STDLIB := $(sort $(shell find stdlib -type f))
 PAGES  := $(sort $(wildcard compiler/explain/pages/*.md))
-$(B)/gen/embedded.c: compiler/base/embed.sh $(STDLIB) $(PAGES) $(B)/moe-stub $(B)/libmoe.so
+$(B)/gen/embedded.c: compiler/base/embed.sh $(STDLIB) $(PAGES) $(B)/moe-stub $(B)/libmoe-carrier.so
 	@mkdir -p $(B)/gen
 	@sh compiler/base/embed.sh $(B) $(STDLIB) $(PAGES) > $@
 
@@ -111,9 +111,13 @@ $(B)/libmoe.a: $(RUNTIME_OBJ)
 
 # Distributions build libjansson.a for executables: it reaches the C library's `stdin` in a way that a shared object
 # cannot. Nothing here lets it read standard input, so it gets a variable of ours under that name, not exported.
-$(B)/libmoe.so: $(RUNTIME_OBJ) runtime/libmoe.map
+# Programs find a shared object by its soname, so a built library needs the name of its own file. The second object here
+# is what `build --lib` writes: its soname is room for the longest name a file can have (compiler/plan/build.h).
+$(B)/libmoe.so: SONAME = libmoe.so
+$(B)/libmoe-carrier.so: SONAME = $(shell printf '%0255d' 0 | tr 0 =)
+$(B)/libmoe.so $(B)/libmoe-carrier.so: $(RUNTIME_OBJ) runtime/libmoe.map
 	@echo "  link  $@"
-	@$(CC) $(FLAGS) -shared -Wl,-soname,libmoe.so -Wl,--version-script=runtime/libmoe.map \
+	@$(CC) $(FLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=runtime/libmoe.map \
 	    -Wl,--defsym=stdin=moe_no_stdin -o $@ $(RUNTIME_OBJ) $(STATIC_LIBS)
 
 $(B)/moe-stub: $(call obj,runtime/cli/stub.c) $(RUNTIME_OBJ)

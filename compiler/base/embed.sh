@@ -23,7 +23,7 @@ for file in "$@"; do
     embed "$name" "$file"
 done
 embed stub/run "$build/moe-stub"
-embed stub/lib "$build/libmoe.so"
+embed stub/lib "$build/libmoe-carrier.so"
 cat <<END
 
 static const struct {

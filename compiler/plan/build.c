@@ -62,13 +62,23 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/// Names whose `NAME_open` a C library or moe.h has already.
+static bool is_taken(const char *name)
+{
+    static const char *const taken[] = {"shm", "sem", "mq"};
+    bool found = !strncmp(name, "moe_", 4);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        found = found || !strcmp(name, taken[i]);
+    return found;
+}
+
 /// A C identifier made from the pipeline's name.
 static char *identifier(struct context *context, const char *name, bool upper)
 {
+    const char *before = is_taken(name) ? "pipeline_" : isdigit((unsigned char)name[0]) ? "_" : "";
+    name = context_printf(context, "%s%s", before, name);
     size_t length = strlen(name);
-    char *text = context_alloc(context, length + 2), *at = text;
-    if (isdigit((unsigned char)name[0]))
-        *at++ = '_';
+    char *text = context_alloc(context, length + 1), *at = text;
     for (size_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)name[i];
         *at++ = isalnum(c) ? (char)(upper ? toupper(c) : c) : '_';
@@ -120,11 +130,32 @@ const char *library_header_path(struct context *context, const char *path)
     return context_printf(context, "%.*s.h", length, path);
 }
 
+/// The runtime's shared object under the name of the file that it becomes; NULL after a failure.
+static const void *name_library(struct context *context, const void *library, size_t size, const char *path)
+{
+    char room[SONAME_ROOM];
+    const char *name = base_name(path);
+    memset(room, '=', sizeof room);
+    const char *at = library ? memmem(library, size, room, sizeof room) : NULL;
+    if (!at || strlen(name) > sizeof room || !*name) {
+        fail(context, path, !library ? "this moecc was built without the runtime library"
+                            : !at    ? "the runtime library has no room for a name"
+                                     : "no name for a library");
+        return NULL;
+    }
+    char *named = context_alloc(context, size);
+    memcpy(named, library, size);
+    memset(named + (at - (const char *)library), 0, sizeof room);
+    memcpy(named + (at - (const char *)library), name, strlen(name));
+    return named;
+}
+
 bool write_library(struct context *context, const void *library, size_t library_size, const void *plan,
                    size_t plan_size, const char *path)
 {
+    library = name_library(context, library, library_size, path);
     if (!library)
-        return fail(context, path, "this moecc was built without the runtime library");
+        return false;
     struct plan opened;
     char error[128];
     if (!plan_open(&opened, plan, plan_size, false, error, sizeof error))

@@ -9,7 +9,10 @@
 bool write_executable(struct context *context, const void *stub, size_t stub_size, const void *plan, size_t plan_size,
                       const char *path);
 
-/// The same for the runtime's shared object, and a C header beside it (`libhello.so` -> `libhello.h`) that names the
+/// A carrier's soname is so many `=`, where the library's own name goes: the longest that a file can have.
+enum { SONAME_ROOM = 255 };
+
+/// The same for the runtime's shared object, under the name that programs will load it by, and a C header beside it (`libhello.so` -> `libhello.h`) that names the
 /// pipeline's sizes and opens the plan.
 bool write_library(struct context *context, const void *library, size_t library_size, const void *plan,
                    size_t plan_size, const char *path);

@@ -351,8 +351,13 @@ static void test_carriers(void)
     CU_ASSERT_TRUE(plan_open_file(&plan, path, error, sizeof error));
     CU_ASSERT_EQUAL(COUNT(&plan.ir, plan_instr), COUNT(&l.plan, plan_instr));
     plan_close(&plan);
-    CU_ASSERT_TRUE(write_library(&l.context, stub, sizeof stub, image, size, path));
+    char library[1000] = "no library either: ";
+    CU_ASSERT_FALSE(write_library(&l.context, library, sizeof library, image, size, path));
+    memset(library + 20, '=', SONAME_ROOM);
+    CU_ASSERT_TRUE(write_library(&l.context, library, sizeof library, image, size, path));
     CU_ASSERT_EQUAL(access(header, R_OK), 0);
+    CU_ASSERT_TRUE(plan_open_file(&plan, path, error, sizeof error));
+    plan_close(&plan);
     CU_ASSERT_FALSE(write_executable(&l.context, stub, sizeof stub, image, size, "/nowhere/at/all"));
     CU_ASSERT_PTR_NOT_NULL(strstr(l.context.fatal_message, "/nowhere/at/all: No such file"));
     unlink(path);
