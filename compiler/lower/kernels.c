@@ -80,13 +80,14 @@ static void make_mlp(struct lowering *l, struct path *p)
         .role = kernel_role_mlp_up,
         .unit_count = panels(up),
         .n = {p->width, p->ffn, option_choice(l, p->expert, "activation", activation_words, activation_words_count),
-              p->a_dtype, p->a_stride, p->hidden_stride},
+              p->a_dtype, p->a_stride, p->hidden_stride, p->weighted_input},
         .alpha = option_number(l, p->expert, "alpha", 1),
         .limit = option_number(l, p->expert, "limit", 0)};
     p->up_kernel = kernel_row(l, kernel);
-    kernel = (struct plan_kernel){.role = kernel_role_mlp_down,
-                                  .unit_count = panels(down),
-                                  .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride}};
+    kernel = (struct plan_kernel){
+        .role = kernel_role_mlp_down,
+        .unit_count = panels(down),
+        .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride, p->weighted_input}};
     p->down_kernel = kernel_row(l, kernel);
 }
 

@@ -79,10 +79,8 @@ static void check_route_options(struct lowering *l, const struct path *p)
         const struct mod_arg *arg = stage_arg(l->module, route, numbers[i].name);
         refuse_option(l, p->route, numbers[i].name, arg && arg->param == NONE && arg->number != numbers[i].built);
     }
-    const struct mod_arg *score = stage_arg(l->module, route, "score"), *on = stage_arg(l->module, route, "weight_on");
-    const char *choice = score ? ir_text(l->module, score->choice) : "softmax";
-    refuse_option(l, p->route, "score", !strcmp(choice, "cosine") || !strcmp(choice, "sparsemixer"));
-    refuse_option(l, p->route, "weight_on", on && strcmp(ir_text(l->module, on->choice), "output"));
+    const struct mod_arg *score = stage_arg(l->module, route, "score");
+    refuse_option(l, p->route, "score", score && !strcmp(ir_text(l->module, score->choice), "cosine"));
 }
 
 static void read_wire(struct lowering *l, struct path *p)
@@ -150,6 +148,8 @@ static bool read_routing(struct lowering *l, struct path *p, uint32_t rows)
     p->experts = ROW(l->module, mod_value, routes)->width;
     p->choices = k ? (int64_t)k->number : 1;
     p->w_router = plan_param_of(l->plan, l->module, stage_arg(l->module, lower_stage(l, p->route), "w")->param);
+    const struct mod_arg *on = stage_arg(l->module, lower_stage(l, p->route), "weight_on");
+    p->weighted_input = on && !strcmp(ir_text(l->module, on->choice), "input");
     p->bias = option_param(l, p->route, "bias");
     p->logit_bias = option_param(l, p->route, "logit_bias");
     const struct plan_info *info = ROW(l->plan, plan_info, 0);

@@ -38,6 +38,7 @@ struct path {
     double capacity, pool;
     enum overflow overflow;
     uint32_t w_router, w_up, w_down;
+    bool weighted_input;       // the routing weight multiplies the expert's input instead of its output
     uint32_t bias, logit_bias; // NONE: one number for all experts
     int64_t a_stride, hidden_stride, acc_stride;
     uint32_t route_kernel, bin_kernel, round_kernel, pack_kernel, fan_kernel, unpack_kernel, own_kernel, up_kernel,

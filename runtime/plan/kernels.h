@@ -69,10 +69,11 @@ struct moe_pairs_head {
 // dense      p: pairs control, A, x (slice), y (slice): every token of the part to each of the shared experts, weight 1
 //            n: A row bytes, x row bytes, y row bytes, experts; unit one
 // mlp_up     p: pairs control, A, weights, hidden activations
-//            n: H, F, activation, dtype, A row bytes, hidden row bytes
+//            n: H, F, activation, dtype, A row bytes, hidden row bytes, 1: times the pair's weight before the activation
 //            unit fixed, unit_count panels per local expert: unit u is local expert u / panels, panel u % panels
 // mlp_down   p: pairs control, hidden activations, weights, accumulator f32[rows, round_up(H, panel)]
-//            n: F, H, dtype of weights and hidden, dtype of the result, hidden row bytes, accumulator row bytes
+//            n: F, H, dtype of weights and hidden, dtype of the result, hidden row bytes, accumulator row bytes,
+//               1: without the pair's weight (mlp_up has it)
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
 // merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1)
 //            n: width, reply dtype, dtype of what it writes, 1: adds to an earlier wave's sum; unit tokens

@@ -506,6 +506,50 @@ static void b40_nothing_from_padding(void)
         }
 }
 
+static void scale_rows(float *to, const float *from, const float *weights, int rows, int width)
+{
+    for (int i = 0; i < rows * width; i++)
+        to[i] = from[i] * weights[i / width];
+}
+
+// Llama-4: the weight multiplies the expert's input. The same as an unweighted expert on inputs multiplied beforehand, and
+// another thing than a weighted output.
+static void b46_weight_on_the_input(void)
+{
+    enum { E = 16, TOKENS = 40 };
+    static float x[TOKENS * E], scaled[TOKENS * E], weights[TOKENS], ones[TOKENS];
+    static int32_t ids[TOKENS];
+    gaussian(x, TOKENS * E, 46);
+    for (int t = 0; t < TOKENS; t++) {
+        ids[t] = t * 7 % E;
+        ones[t] = 1;
+        weights[t] = 0.5f + (float)(t % 3) / 8;
+    }
+    scale_rows(scaled, x, weights, TOKENS, E);
+    const char *routes[] = {"k: 1, score: sigmoid, normalize: false, weight_on: input",
+                            "k: 1, score: sigmoid, normalize: false"};
+    const float *given[] = {weights, ones, weights}, *inputs[] = {x, scaled, x};
+    struct outcome o[3]; // weighted input; multiplied beforehand; weighted output
+    for (int i = 0; i < 3; i++) {
+        struct lab lab = {.experts = E, .route = routes[i == 2], .schedule = i ? "serial" : "ladder(n: 3)"};
+        moe_plan *plan = lab_compile(&lab);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+        struct run run = {.in = inputs[i],
+                          .tokens = (int64_t[]){19, 0, 1, 20},
+                          .weights = lab_weights(&lab),
+                          .given_ids = ids,
+                          .given_weights = given[i],
+                          .options = {.threads = 2, .poison = 1}};
+        o[i] = run_plan_once(plan, &run);
+        CU_ASSERT_EQUAL_FATAL(o[i].status, MOE_OK);
+        moe_plan_close(plan);
+    }
+    CU_ASSERT(relative_l2(o[0].out, o[1].out, TOKENS * E) < 1e-6);
+    CU_ASSERT(relative_l2(o[0].out, o[2].out, TOKENS * E) > 0.05);
+    for (int i = 0; i < 3; i++)
+        outcome_free(&o[i]);
+}
+
 void suite_faults(void);
 void suite_faults(void)
 {
@@ -525,4 +569,5 @@ void suite_faults(void)
     CU_add_test(suite, "B33 ranks without tokens", b33_ranks_without_tokens);
     CU_add_test(suite, "B35 more tokens than declared", b35_too_many_tokens);
     CU_add_test(suite, "B40 nothing from padding", b40_nothing_from_padding);
+    CU_add_test(suite, "B46 the weight on the input", b46_weight_on_the_input);
 }

@@ -120,7 +120,8 @@ static bool computes(int64_t dtype)
 static bool can_route(const int64_t *n)
 {
     bool sizes = n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] > 0 && n[2] <= n[1];
-    bool scored = n[3] == score_softmax || n[3] == score_softmax_after || n[3] == score_sigmoid;
+    bool scored =
+        n[3] == score_softmax || n[3] == score_softmax_after || n[3] == score_sigmoid || n[3] == score_sparsemixer;
     bool grouped = n[6] > 0 && n[1] % n[6] == 0 && n[7] > 0 && n[7] <= n[6] && n[2] <= n[1] / n[6] * n[7];
     return sizes && scored && grouped && computes(n[5]);
 }

@@ -7,6 +7,7 @@ struct up {
     const struct plan_kernel *kernel;
     uint32_t activation, dtype;
     int64_t hidden_stride;
+    bool weighted; // the routing weight multiplies the input, that is, both products
 };
 
 // x/2 (1 + erf(x / sqrt 2)) with Abramowitz and Stegun's rational approximation 7.1.26, absolute error 1.5e-7:
@@ -63,9 +64,16 @@ static void finish_up(struct emit *e, const struct gemm *gemm, unsigned rows, LL
                       LLVMValueRef *p)
 {
     const struct up *up = gemm->user;
-    for (unsigned r = 0; r < rows; r++)
-        store_f32(e, activated(e, up, sums[r][0], sums[r][1]), offset_const(e, p[0], r * up->hidden_stride), up->dtype,
+    for (unsigned r = 0; r < rows; r++) {
+        LLVMValueRef gate = sums[r][0], value = sums[r][1];
+        if (up->weighted) {
+            LLVMValueRef weight = splat(e, load(e, e->f32, offset_const(e, p[1], r * 4), 4), e->level->lanes);
+            gate = LLVMBuildFMul(e->builder, gate, weight, "");
+            value = LLVMBuildFMul(e->builder, value, weight, "");
+        }
+        store_f32(e, activated(e, up, gate, value), offset_const(e, p[0], r * up->hidden_stride), up->dtype,
                   e->level->lanes);
+    }
 }
 
 // first pair and number of pairs of a local expert
@@ -93,7 +101,11 @@ static LLVMValueRef wave_weights(struct emit *e, LLVMValueRef pairs, LLVMValueRe
 void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *name)
 {
     const int64_t *n = kernel->n;
-    struct up up = {.kernel = kernel, .activation = (uint32_t)n[2], .dtype = (uint32_t)n[3], .hidden_stride = n[5]};
+    struct up up = {.kernel = kernel,
+                    .activation = (uint32_t)n[2],
+                    .dtype = (uint32_t)n[3],
+                    .hidden_stride = n[5],
+                    .weighted = n[6] != 0};
     up.gemm = (struct gemm){
         .a_dtype = up.dtype,
         .weights = kernel_weights(e, up.dtype, 2 * n[1], n[0], true, false),
@@ -119,9 +131,10 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
     LLVMValueRef own = offset(e, w, scaled(e, units.index, bytes));
     LLVMValueRef columns = scaled(e, panel, e->level->lanes * (int64_t)dtype_bytes(up.dtype));
     LLVMValueRef out = offset(e, offset(e, hidden, scaled(e, first, up.hidden_stride)), columns);
-    LLVMValueRef p[TILE_POINTERS] = {out};
+    LLVMValueRef pair_weight = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_weight));
+    LLVMValueRef p[TILE_POINTERS] = {out, offset(e, pair_weight, scaled(e, first, 4))};
     gemm_rows(e, &up.gemm, rows, offset(e, a, scaled(e, first, up.gemm.a_stride)), own, offset_const(e, own, bytes), p,
-              (int64_t[TILE_POINTERS]){up.hidden_stride});
+              (int64_t[TILE_POINTERS]){up.hidden_stride, 4});
     loop_end(e, &units, NULL);
     LLVMBuildRetVoid(e->builder);
 
@@ -134,6 +147,7 @@ struct down {
     struct gemm gemm;
     uint32_t result; // dtype
     int64_t width, panels, acc_stride;
+    bool unweighted; // the weight is in the hidden activations already
 };
 
 // acc[pair_row[r]] += pair_weight[r] * sum
@@ -150,7 +164,9 @@ static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, 
         for (unsigned v = 0; v < PANEL_VECTORS; v++) {
             LLVMValueRef at = offset_const(e, acc, v * lanes * 4);
             LLVMValueRef old = load_f32(e, at, dtype_f32, lanes);
-            store_f32(e, multiply_add(e, weight, sums[r][v], old), at, dtype_f32, lanes);
+            LLVMValueRef sum = down->unweighted ? LLVMBuildFAdd(e->builder, sums[r][v], old, "")
+                                                : multiply_add(e, weight, sums[r][v], old);
+            store_f32(e, sum, at, dtype_f32, lanes);
         }
     }
 }
@@ -237,7 +253,7 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
 {
     const int64_t *n = kernel->n;
     uint32_t dtype = (uint32_t)n[2];
-    struct down down = {.result = (uint32_t)n[3], .width = n[1], .acc_stride = n[5]};
+    struct down down = {.result = (uint32_t)n[3], .width = n[1], .acc_stride = n[5], .unweighted = n[6] != 0};
     down.gemm = (struct gemm){
         .a_dtype = dtype,
         .weights = kernel_weights(e, dtype, n[1], n[0], false, false),

@@ -272,6 +272,28 @@ static void keep_groups(struct emit *e, const struct route *route)
     loop_end(e, &each, NULL);
 }
 
+// Sparsemixer (Phi-3.5): an expert's weight is its share of the softmax over the experts left whose scores are within 2%
+// of its own, relative to the larger of its score and theirs. `best` itself is taken out already.
+static LLVMValueRef sparse_weight(struct emit *e, const struct route *route, LLVMValueRef scores, LLVMValueRef best)
+{
+    LLVMBuilderRef b = e->builder;
+    unsigned lanes = e->level->lanes;
+    LLVMValueRef bests = splat(e, best, lanes), zero = splat_f32(e, 0, lanes), sum = zero;
+    struct loop loop = loop_begin_once(e, 0, route->columns, lanes, &sum, 1);
+    LLVMValueRef score = load_f32(e, vector_at(e, scores, loop.index), dtype_f32, lanes);
+    LLVMValueRef key = load(e, vector_of(e->i32, lanes), vector_at(e, route->keys, loop.index), 4);
+    LLVMValueRef below = LLVMBuildFSub(b, bests, score, ""),
+                 size = intrinsic(e, "llvm.fabs", LLVMTypeOf(score), &score, 1);
+    size = LLVMBuildSelect(b, LLVMBuildFCmp(b, LLVMRealOLT, size, bests, ""), bests, size, "");
+    LLVMValueRef far = LLVMBuildFCmp(b, LLVMRealOGT, LLVMBuildFDiv(b, below, size, ""), splat_f32(e, 0.02, lanes), "");
+    LLVMValueRef taken = LLVMBuildICmp(b, LLVMIntEQ, key, splat_i32(e, (uint32_t)KEY_TAKEN, lanes), "");
+    LLVMValueRef share = emit_exp(e, LLVMBuildFNeg(b, below, ""), lanes);
+    sum = LLVMBuildFAdd(b, sum, LLVMBuildSelect(b, LLVMBuildOr(b, far, taken, ""), zero, share, ""), "");
+    loop_end(e, &loop, &sum);
+    LLVMValueRef one = LLVMConstReal(e->f32, 1);
+    return LLVMBuildFDiv(b, one, LLVMBuildFAdd(b, one, horizontal_sum(e, sum), ""), "");
+}
+
 // ids of the best scores, best first; their scores to route->chosen. Returns the sum of the chosen scores.
 static LLVMValueRef choose(struct emit *e, const struct route *route, LLVMValueRef scores, LLVMValueRef ids)
 {
@@ -279,6 +301,8 @@ static LLVMValueRef choose(struct emit *e, const struct route *route, LLVMValueR
     struct loop loop = loop_begin_once(e, 0, route->choices, 1, &sum, 1);
     LLVMValueRef id = take_best(e, route->keys, route->columns);
     LLVMValueRef score = element(e, e->f32, 4, scores, LLVMBuildZExt(e->builder, id, e->i64, ""));
+    if (route->score == score_sparsemixer)
+        score = sparse_weight(e, route, scores, score);
     store(e, id, vector_at(e, ids, loop.index), 4);
     store(e, score, vector_at(e, route->chosen, loop.index), 4);
     sum = LLVMBuildFAdd(e->builder, sum, score, "");
@@ -289,7 +313,7 @@ static LLVMValueRef choose(struct emit *e, const struct route *route, LLVMValueR
 // What the chosen scores are divided by: their sum, kept away from 0 the way the models do it.
 static LLVMValueRef divisor(struct emit *e, const struct route *route, LLVMValueRef sum)
 {
-    if (!route->normalize)
+    if (!route->normalize || route->score == score_sparsemixer)
         return NULL;
     if (route->score == score_sigmoid) // DeepSeek-V3
         return LLVMBuildFAdd(e->builder, sum, LLVMConstReal(e->f32, 1e-20), "");
