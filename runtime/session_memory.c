@@ -122,9 +122,10 @@ static bool build_exchange(struct rank *rank, uint32_t number)
         *arrays[i] = numbers + i * ranks;
     int64_t at = 0;
     for (uint32_t d = 0; d < ranks; d++) {
+        int64_t rows = e->pool ? 0 : slots_pair_rows(session->ir, e, d);
         x->source_offset[d] = at;
         x->target_offset[d] = slots_target_offset(session->ir, e, rank->number, d);
-        at += d == rank->number ? 0 : e->header_bytes + slots_pair_rows(session->ir, e, d) * e->row_bytes;
+        at += d == rank->number ? 0 : e->header_bytes + rows * e->row_bytes;
     }
     x->combine = x->pool = NONE;
     return true;

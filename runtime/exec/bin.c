@@ -215,6 +215,24 @@ static bool count_overflow(struct stream *s, const struct plan_exchange *e, stru
     return true;
 }
 
+/// Where a pool's blocks begin on this side, now that the rows for each rank are known: one behind the other.
+static void place_pool(struct stream *s, uint32_t pool, const struct moe_bins *b)
+{
+    const struct moe_session *session = s->rank->session;
+    struct exchange_state *state = &s->rank->exchanges[pool], *reply = &s->rank->exchanges[state->combine];
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, pool), *c = ROW(session->ir, plan_exchange, state->combine);
+    int64_t at = 0, reply_at = 0;
+    for (uint32_t d = 0; d < session->info->ranks; d++) {
+        int64_t rows = b->overflow[d], places = slots_rows(session->ir, e, d);
+        state->source_offset[d] = at;
+        reply->source_offset[d] = reply_at;
+        if (d == s->rank->number)
+            continue;
+        at += e->header_bytes + (rows < places ? rows : places) * e->row_bytes;
+        reply_at += c->header_bytes + rows * c->row_bytes;
+    }
+}
+
 static void write_headers(struct stream *s, const struct plan_exchange *e, const struct moe_bins *b, char *slots)
 {
     const struct moe_session *session = s->rank->session;
@@ -374,6 +392,8 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         b->head.tokens = 0;
         return false;
     }
+    if (state->pool != NONE)
+        place_pool(s, state->pool, b);
     write_headers(s, e, b, to.send);
     place_rows(s, &routes, b, &to);
     count_stored(s, b, &to);

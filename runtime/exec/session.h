@@ -23,7 +23,7 @@ struct moe_plan {
 struct exchange_state {
     struct event *arrived;  // messages from each source; the own one counts when the own send is done
     uint64_t received;      // receives done in this step
-    int64_t *source_offset; // slots.h, both sides
+    int64_t *source_offset; // slots.h, both sides; of a pool, set by bin in every step
     int64_t *target_offset;
     uint32_t combine; // dispatch: the exchange that answers it
     uint32_t pool;    // base dispatch: its pool dispatch, or NONE

@@ -3,11 +3,12 @@
 //
 //   base dispatch  send: for each d: header + rows(d) records       recv: for each s: header + rows(me) records
 //   base combine   send: for each s: header + rows(me) records      recv: for each d: header + rows(d) records
-//   pool dispatch  send: for each d: header + min(pool(d), spill(d)) recv: all headers, then pool(me) records
-//   pool combine   send: all headers, then pool(me) records         recv: for each d: header + spill(d) records
+//   pool dispatch  send: for each d: header + min(pool(d), over(d)) recv: all headers, then pool(me) records
+//   pool combine   send: all headers, then pool(me) records         recv: for each d: header + over(d) records
 //
-// ("for each": ascending, without me.) spill(d) = max(0, B - rows(d)) where rank d has a pool, else 0: the most rows of
-// one source that can overflow. In the packed layouts the records of a source begin where the grants of the sources
+// ("for each": ascending, without me.) over(d) are the rows that overflow at rank d in this step, which bin counts: at
+// most spill(d) = max(0, B - rows(d)) where rank d has a pool, else 0, and over all ranks together at most
+// B * min(choices, ranks - 1), as a token goes to so many other ranks. So bin says where the blocks of a pool begin. In the packed layouts the records of a source begin where the grants of the sources
 // before it end, so a round never holds more than pool(me) records. The pool combine's recv buffer is the `spill`
 // buffer: a round's replies land behind those of earlier rounds, at the places to which bin's merge table points.
 //
@@ -77,13 +78,23 @@ static inline int64_t slots_pair_rows(const struct ir *ir, const struct plan_exc
     return e->kind == exchange_kind_combine || spill < pool ? spill : pool;
 }
 
-/// The buffer on the dispatch's source side: dispatch send, combine recv.
+/// Records that the source side of an exchange holds on rank me.
+static inline int64_t slots_source_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
+{
+    int64_t rows = 0, choices = ROW(ir, plan_info, 0)->choices;
+    for (uint32_t d = 0; d < ranks; d++)
+        rows += d == me ? 0 : slots_pair_rows(ir, e, d);
+    int64_t most = ROW(ir, plan_part, e->part)->bound * (choices < (int64_t)ranks - 1 ? choices : (int64_t)ranks - 1);
+    return e->pool && rows > most ? most : rows;
+}
+
+/// The buffer on the dispatch's source side: dispatch send, combine recv. Pools: before bin has counted, headers alone.
 static inline int64_t slots_source_offset(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t d)
 {
     int64_t offset = 0;
     for (uint32_t i = 0; i < d; i++)
         if (i != me)
-            offset += e->header_bytes + slots_pair_rows(ir, e, i) * e->row_bytes;
+            offset += e->header_bytes + (e->pool ? 0 : slots_pair_rows(ir, e, i) * e->row_bytes);
     return offset;
 }
 
@@ -98,7 +109,7 @@ static inline int64_t slots_target_offset(const struct ir *ir, const struct plan
 static inline int64_t slots_source_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me,
                                          uint32_t ranks)
 {
-    return slots_source_offset(ir, e, me, ranks);
+    return (int64_t)(ranks - 1) * e->header_bytes + slots_source_rows(ir, e, me, ranks) * e->row_bytes;
 }
 
 static inline int64_t slots_target_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me,
@@ -138,10 +149,7 @@ static inline int64_t slots_fan_pairs(const struct ir *ir, const struct plan_exc
 /// Rows that one bin_round of pool dispatch `e` can pack on rank me.
 static inline int64_t slots_round_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
 {
-    int64_t rows = 0;
-    for (uint32_t d = 0; d < ranks; d++)
-        rows += d == me ? 0 : slots_pair_rows(ir, e, d);
-    return rows;
+    return slots_source_rows(ir, e, me, ranks);
 }
 
 #endif
