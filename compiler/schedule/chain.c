@@ -96,7 +96,13 @@ struct finder *finder_make(const struct proof *proof)
     return finder;
 }
 
-static bool search_chain(struct finder *f, uint32_t from, uint32_t to)
+static bool is_order_statement(const struct proof *proof, uint32_t edge)
+{
+    const struct sched_edge *row = ROW(proof->schedule, sched_edge, edge);
+    return row->why == edge_order && row->node && node_at(&proof->program->ast, row->node)->kind == NODE_ORDER;
+}
+
+static bool search_chain(struct finder *f, uint32_t from, uint32_t to, bool orders)
 {
     const struct ir *schedule = f->proof->schedule;
     uint32_t group = ROW(schedule, sched_info, 0)->group, first = ROW(schedule, sched_instance, from)->layer / group;
@@ -106,7 +112,8 @@ static bool search_chain(struct finder *f, uint32_t from, uint32_t to)
         uint32_t at = f->queue[head++];
         for (uint32_t a = f->arcs.first[at]; a < f->arcs.first[at + 1]; a++) {
             struct arc arc = f->arcs.list[a];
-            if (f->turn[arc.to] == turn || ROW(schedule, sched_instance, arc.to)->layer / group != first)
+            if (f->turn[arc.to] == turn || ROW(schedule, sched_instance, arc.to)->layer / group != first ||
+                (!orders && is_order_statement(f->proof, arc.edge)))
                 continue;
             f->turn[arc.to] = turn;
             f->by[arc.to] = (struct hop){at, arc.to, arc.edge};
@@ -117,10 +124,10 @@ static bool search_chain(struct finder *f, uint32_t from, uint32_t to)
     return f->turn[to] == turn;
 }
 
-struct chain find_chain(struct finder *finder, uint32_t from, uint32_t to)
+struct chain find_chain(struct finder *finder, uint32_t from, uint32_t to, bool orders)
 {
     struct chain chain = {NULL, 0};
-    if (from == to || !search_chain(finder, from, to))
+    if (from == to || !search_chain(finder, from, to, orders))
         return chain;
     for (uint32_t at = to; at != from; at = finder->by[at].from)
         chain.count++;

@@ -30,7 +30,8 @@ void note_chain(const struct proof *proof, struct diag *diag, const struct chain
 struct finder;
 struct finder *finder_make(const struct proof *proof);
 /// The shortest chain from one instance to another along edges alone, inside their group of layers. count 0: none.
-struct chain find_chain(struct finder *finder, uint32_t from, uint32_t to);
+/// `orders`: also through `order` statements.
+struct chain find_chain(struct finder *finder, uint32_t from, uint32_t to, bool orders);
 /// A shortest cycle through edges and stream order; `core`: by instance, where to look.
 struct chain find_cycle(const struct proof *proof, const bool *core);
 

@@ -141,9 +141,12 @@ static bool prove_sides(const struct proof *proof, struct finder *finder, bool d
         const struct sched_overlap *overlap = ROW(proof->schedule, sched_overlap, i);
         if (overlap->left != overlap->right && same_exchange(proof, overlap->left, overlap->right))
             continue;
-        struct chain chain = find_chain(finder, overlap->left, overlap->right);
+        // In a loop, an `order` statement concerns one turn of the `||`: said on purpose, it is no contradiction.
+        node_id block = node_at(&proof->program->ast, ROW(proof->schedule, sched_info, 0)->node)->slot[2];
+        bool orders = !within_pipelined(proof, block, node_span(proof, overlap->left_node));
+        struct chain chain = find_chain(finder, overlap->left, overlap->right, orders);
         if (!chain.count)
-            chain = find_chain(finder, overlap->right, overlap->left);
+            chain = find_chain(finder, overlap->right, overlap->left, orders);
         if (!chain.count)
             continue;
         good = false;
