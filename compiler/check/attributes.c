@@ -53,6 +53,22 @@ bool check_attributes(struct checker *checker, node_id list, const char *const *
     return fine;
 }
 
+bool expect_quantity(struct checker *checker, const char *name, node_id expression, double value, bool zero, double most)
+{
+    if ((zero ? value >= 0 : value > 0) && value <= most)
+        return true;
+    bool low = !(value > 0);
+    struct diag *diag = diag_error(checker->context, E0206, place_of(checker, expression), "`%s` %s", name,
+                                   !low   ? "is out of range"
+                                   : zero ? "is negative"
+                                          : "is not above 0");
+    if (low)
+        diag_label(checker->context, diag, "expected %s", zero ? "0 or more" : "more than 0");
+    else
+        diag_label(checker->context, diag, "no machine is like that");
+    return false;
+}
+
 bool read_attributes(struct checker *checker, uint32_t file, node_id list, const struct attribute *table,
                      uint32_t count, struct span owner, const char *owner_name, struct attribute_value *values)
 {

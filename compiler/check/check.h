@@ -174,6 +174,11 @@ bool expect_kind(struct checker *checker, const char *name, node_id expression, 
 bool evaluate_as(struct checker *checker, const struct scope *scope, const char *name, node_id expression,
                  enum constant_kind kind, struct constant *value);
 /// E0206 unless low <= value <= high.
+/// A quantity of a machine: above 0, or 0 where `zero` allows it, and at most `most`.
+bool expect_quantity(struct checker *checker, const char *name, node_id expression, double value, bool zero, double most);
+/// The most that a machine has of anything: a day in nanoseconds, bytes, bytes or FLOP a second.
+#define MACHINE_TIME 86400e9
+#define MACHINE_RATE 1e24
 bool expect_range(struct checker *checker, const char *name, node_id expression, int64_t value, int64_t low, int64_t high);
 
 // ---- attributes.c: records and attributes described by tables -------------------------------------------------------

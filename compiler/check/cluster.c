@@ -67,13 +67,11 @@ static bool read_link(struct checker *checker, struct symbol item, node_id link,
                                 name_place(checker, link), owner, values);
     if (!fine || row->axis == NONE)
         return false;
-    if (values[0].value.number <= 0) {
-        node_id bandwidth = node_of(checker, values[0].node)->slot[0];
-        struct diag *diag =
-            diag_error(checker->context, E0206, place_of(checker, bandwidth), "`bandwidth` is not above 0");
-        diag_label(checker->context, diag, "nothing could cross this link");
+    if (!expect_quantity(checker, "bandwidth", node_of(checker, values[0].node)->slot[0], values[0].value.number, false,
+                         MACHINE_RATE) ||
+        !expect_quantity(checker, "latency", node_of(checker, values[1].node)->slot[0], values[1].value.number, true,
+                         MACHINE_TIME))
         return false;
-    }
     row->name = module_name(checker, node_of(checker, link)->text);
     row->bandwidth = values[0].value.number;
     row->latency = values[1].value.number;

@@ -49,6 +49,19 @@ static bool read_peak(struct checker *checker, uint32_t file, node_id attribute,
     }
     if (!read_attributes(checker, file, record->slot[0], table, 3, record->span, "`peak`", values))
         return false;
+    bool any = false, fine = true;
+    for (uint32_t i = 0; i < 3; i++) {
+        any = any || values[i].node;
+        fine = (!values[i].node || expect_quantity(checker, table[i].name, node_of(checker, values[i].node)->slot[0],
+                                                   values[i].value.number, false, MACHINE_RATE)) &&
+               fine;
+    }
+    if (!any) {
+        struct diag *diag = diag_error(checker->context, E0107, record->span, "`peak` names no format");
+        diag_label(checker->context, diag, "expected as in `{ bf16: 989TFLOPS }`");
+    }
+    if (!any || !fine)
+        return false;
     row->peak_f32 = values[0].value.number;
     row->peak_bf16 = values[1].value.number;
     row->peak_fp8 = values[2].value.number;
@@ -69,6 +82,8 @@ static bool read_device(struct checker *checker, struct symbol item, struct mod_
         node_id attribute = find_attribute(checker, members, names[i]);
         if (attribute)
             fine = evaluate_as(checker, &scope, names[i], node_of(checker, attribute)->slot[0], kinds[i], &value[i]) &&
+                   (!i || expect_quantity(checker, names[i], node_of(checker, attribute)->slot[0], value[i].number,
+                                          false, i == 3 ? 1 : MACHINE_RATE)) &&
                    fine;
     }
     if (!sm) {

@@ -255,7 +255,8 @@ static bool apply_extern(struct layer_state *layer, node_id stage, struct tensor
         const char *name = name_text(checker, node->text);
         struct constant value;
         if (node->text && !strcmp(name, "cost")) {
-            fine = evaluate_as(checker, &layer->scope, "cost", expression, CONSTANT_TIME, &value) && fine;
+            fine = evaluate_as(checker, &layer->scope, "cost", expression, CONSTANT_TIME, &value) &&
+                   expect_quantity(checker, "cost", expression, value.number, true, MACHINE_TIME) && fine;
             *cost = fine ? value.number : 0;
             continue;
         }

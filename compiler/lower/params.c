@@ -13,6 +13,7 @@ struct begin {
     const struct mod_layer *layer;
     const char *cpu_level;
     struct ir *plan;
+    bool routed; // the layer has a router
 };
 
 uint32_t lower_add(struct context *context, struct ir *plan, uint32_t table)
@@ -63,6 +64,7 @@ static void read_routes(struct begin *b, struct plan_info *info)
             continue;
         info->experts = (uint32_t)result->width;
         info->choices = (uint32_t)k->number;
+        b->routed = true;
         return;
     }
     info->experts = info->choices = 1; // nothing is routed
@@ -122,6 +124,8 @@ static void fill_owners(struct begin *b)
     struct rows owners = ROW(b->module, mod_placement, b->pipeline->placement)->owners;
     double first_rate = device_rate(cluster_device(b->module, cluster, 0));
     uint32_t next = 0;
+    if (!b->routed && owners.count > 1)
+        owners.count = 1; // the layer's one expert, who has no rows: what the placement shares out is not there
     for (uint32_t rank = 0; rank < (uint32_t)cluster->ranks; rank++) {
         uint32_t row = lower_add(b->context, b->plan, T_plan_rank), first = COUNT(b->plan, plan_owner), count = 0;
         for (; next < owners.count; next++, count++) {
@@ -129,7 +133,7 @@ static void fill_owners(struct begin *b)
             if (owner->rank != rank)
                 break;
             uint32_t added = lower_add(b->context, b->plan, T_plan_owner);
-            *ROW(b->plan, plan_owner, added) = (struct plan_owner){owner->expert, rank, owner->local};
+            *ROW(b->plan, plan_owner, added) = (struct plan_owner){b->routed ? owner->expert : 0, rank, owner->local};
         }
         double rate = device_rate(cluster_device(b->module, cluster, rank));
         *ROW(b->plan, plan_rank, row) =
@@ -253,22 +257,61 @@ uint32_t plan_param_of(const struct ir *plan, const struct ir *module, uint32_t 
     return NONE;
 }
 
+/// A layer that only hands its input on has nothing to run.
+static bool has_stages(struct begin *b)
+{
+    if (b->layer->stages.count)
+        return true;
+    const struct ast_node *node = &b->program->ast.nodes[b->layer->node];
+    diag_error(b->context, E0901, node->name_span, "a layer without stages is not built yet");
+    return false;
+}
+
 static bool within_limits(struct begin *b)
 {
     const struct plan_info *info = ROW(b->plan, plan_info, 0);
-    const char *what = info->ranks > MOE_MAX_RANKS || !info->ranks      ? "ranks"
-                       : info->experts > MOE_MAX_EXPERTS                ? "experts"
-                       : info->choices > MOE_MAX_CHOICES                ? "choices per token"
-                       : info->width > MOE_MAX_WIDTH                    ? "elements of a row"
-                       : info->tokens_bound > MOE_MAX_TOKENS            ? "tokens"
-                       : !info->layers || info->layers > MOE_MAX_LAYERS ? "layers"
-                                                                        : NULL;
-    if (!what)
-        return true;
+    const struct {
+        const char *what;
+        int64_t have, most;
+    } limits[] = {{"ranks", info->ranks, MOE_MAX_RANKS},
+                  {"experts", info->experts, MOE_MAX_EXPERTS},
+                  {"choices per token", info->choices, MOE_MAX_CHOICES},
+                  {"elements of a row", info->width, MOE_MAX_WIDTH},
+                  {"tokens", info->tokens_bound, MOE_MAX_TOKENS},
+                  {"layers", info->layers, MOE_MAX_LAYERS}};
     const struct mod_stage *stage = ROW(b->module, mod_stage, b->layer->stages.first);
-    diag_error(b->context, E0206, lower_place(b->context, b->program, stage, NULL), "more %s than a plan can hold",
-               what);
-    return false;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        if (limits[i].have <= limits[i].most)
+            continue;
+        diag_error(b->context, E0206, lower_place(b->context, b->program, stage, NULL),
+                   "%lld %s, more than the %lld that a plan can hold", (long long)limits[i].have, limits[i].what,
+                   (long long)limits[i].most);
+        return false;
+    }
+    return true;
+}
+
+/// The plan's parameters that this stage added, from row `first` on.
+static bool params_within_limits(struct begin *b, const struct mod_stage *stage, uint32_t first)
+{
+    const int64_t most = MOE_MAX_BYTES / MOE_MAX_EXPERTS;
+    for (uint32_t i = first; i < COUNT(b->plan, plan_param); i++) {
+        const struct plan_param *param = ROW(b->plan, plan_param, i);
+        const char *name = ir_text(b->plan, param->name), *each = param->per_expert || param->shared ? "an expert's " : "";
+        bool wide = param->rows > MOE_MAX_WIDTH || param->cols > MOE_MAX_WIDTH;
+        if (!wide && param->bytes <= most)
+            continue;
+        struct span place = lower_place(b->context, b->program, stage, NULL);
+        if (wide)
+            diag_error(b->context, E0206, place, "`%s` has %lld rows and columns, more than the %lld that a plan can hold",
+                       name, (long long)(param->rows > param->cols ? param->rows : param->cols),
+                       (long long)MOE_MAX_WIDTH);
+        else
+            diag_error(b->context, E0206, place, "%s`%s` takes %lld bytes, more than the %lld that a plan can hold", each,
+                       name, (long long)param->bytes, (long long)most);
+        return false;
+    }
+    return true;
 }
 
 bool lower_begin(struct context *context, const struct program_text *program, const struct ir *module,
@@ -278,13 +321,16 @@ bool lower_begin(struct context *context, const struct program_text *program, co
     if (!level)
         fatal(context, EXIT_USAGE, "there is no CPU level `%s`", cpu_level);
     const struct mod_pipeline *from = ROW(module, mod_pipeline, pipeline);
-    struct begin b = {context, program, module, from, ROW(module, mod_layer, from->layer), level, plan};
-    if (!fill_info(&b) || !within_limits(&b))
+    struct begin b = {context, program, module, from, ROW(module, mod_layer, from->layer), level, plan, false};
+    if (!has_stages(&b) || !fill_info(&b) || !within_limits(&b))
         return false;
     fill_owners(&b);
-    for (uint32_t i = 0; i < b.layer->stages.count; i++)
-        if (!add_params(&b, ROW(module, mod_stage, b.layer->stages.first + i)))
+    for (uint32_t i = 0; i < b.layer->stages.count; i++) {
+        const struct mod_stage *stage = ROW(module, mod_stage, b.layer->stages.first + i);
+        uint32_t first = COUNT(plan, plan_param);
+        if (!add_params(&b, stage) || !params_within_limits(&b, stage, first))
             return false;
+    }
     return true;
 }
 

@@ -71,6 +71,21 @@ struct bad_line {
 };
 
 static const struct bad_line bad_lines[] = {
+    // machines that there cannot be
+    {33, "    link shm across rank { bandwidth: 5GB/s, latency: @-1us };", "E0206"},
+    {33, "    link shm across rank { bandwidth: 5GB/s, latency: @1e300s };", "E0206"},
+    {33, "    link shm across rank { bandwidth: @0GB/s, latency: 1us };", "E0206"},
+    {33, "    link shm across rank { bandwidth: @-5GB/s, latency: 1us };", "E0206"},
+    {27, "    hbm = @0GB/s;", "E0206"},
+    {27, "    hbm = @-1GB/s;", "E0206"},
+    {27, "    memory = @0GB;", "E0206"},
+    {27, "    memory = @-1GB;", "E0206"},
+    {27, "    derate = @0%;", "E0206"},
+    {27, "    derate = @101%;", "E0206"},
+    {27, "    peak = @{};", "E0107"},
+    {27, "    peak = { bf16: @0TFLOPS };", "E0206"},
+    {27, "    peak = { f32: 1TFLOPS, bf16: @-1TFLOPS };", "E0206"},
+    {17, "    stage combine: y = combine(yd, r); extern stage log: z = log(y, cost: @-1us);", "E0206"},
     // operators that name a built-in kernel and are not its own, and arguments that its kernel cannot work on
     {47, "} op foo(@a: any[n, g]) -> any[n, g] { uses sm; kernel cpu \"add\"; }", "E0201"},
     {47, "} op @foo(a: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},

@@ -1,0 +1,47 @@
+# What a plan cannot hold, and layers at the edge of the language, are answered at their place: never as a bug of moecc.
+set -u
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+wrong=0
+m=$PWD/build/moecc
+hello=$PWD/examples/hello.moe
+expect() { # expect CODE TEXT COMMAND...
+    code=$1 text=$2
+    shift 2
+    (ulimit -v 16000000; exec "$@") >"$folder/out" 2>"$folder/err"
+    got=$?
+    if [ $got != "$code" ] || ! grep -q -- "$text" "$folder/err"; then
+        echo "expected $code and '$text', got $got from: $*"
+        head -n 3 "$folder/err"
+        wrong=1
+    fi
+}
+for command in check simulate run; do
+    expect 1 "E0206.*\`w_gate_up\` takes 17179869184 bytes, more than the 1073741824" "$m" $command "$hello" -D hidden=65536 -D ffn=65536
+    expect 1 "E0206.*more than the 1048576" "$m" $command "$hello" -D hidden=8 -D ffn=1048576
+done
+sed 's/k: 2/k: 600/' "$hello" >"$folder/k.moe"
+expect 1 "600 choices per token, more than the 512" "$m" check "$folder/k.moe" -D experts=1024
+for size in "-D tokens=16777216" "-D experts=65536" "-D experts=2048 -D tokens=16777216"; do
+    expect 3 "out of memory" "$m" run "$hello" $size --tokens 8
+done
+layer() { # layer FILE STAGES SCHEDULE
+    cat >"$folder/$1" <<END
+import std.ops; import std.hw { laptop };
+dim tokens <= 64; dim hidden = 32; dim experts = 8;
+layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { $2 }
+placement p on laptop { place experts over rank; }
+schedule s for moe { $3 }
+pipeline main { layer = moe; cluster = laptop; placement = p; target = cpu; use s; }
+END
+}
+layer empty.moe "yield x;" ""
+expect 1 "E0901.*without stages" "$m" check "$folder/empty.moe"
+layer add.moe "stage a: y = add(x, x); yield y;" "stream c uses sm; bind a to c; a;"
+expect 0 "" "$m" check "$folder/add.moe"
+expect 0 "" "$m" run "$folder/add.moe" --tokens 4,3,2,1 -q
+layer aside.moe "stage a: y = add(x, x); yield x;" "stream c uses sm; bind a to c; a;"
+expect 0 "" "$m" run "$folder/aside.moe" --tokens 4,3,2,1 -q
+layer route.moe "param w: f32[experts, hidden]; stage a: r = topk(x, w, k: 2); yield x;" "stream c uses sm; bind a to c; a;"
+expect 1 "E0901" "$m" run "$folder/route.moe" --tokens 4,3,2,1 -q
+exit $wrong
