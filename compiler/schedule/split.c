@@ -321,7 +321,10 @@ static bool wrong_count(struct elaboration *e, const struct ast_node *instance, 
         const char *why = e->waves > 1 ? "it handles no routed rows, so waves of experts do not split it"
                                        : "nothing is split";
         struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s` has an index, but %s", text, why);
-        diag_help(e->context, diag, "write `%s`, or split the tokens: `split tokens into n as i;`", text);
+        diag_help(e->context, diag,
+                  e->waves > 1 ? "write `%s`, which serves all waves, or split the tokens too"
+                               : "write `%s`, or split the tokens: `split tokens into n as i;`",
+                  text);
         return false;
     }
     struct diag *diag = wanted == 1

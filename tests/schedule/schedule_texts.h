@@ -361,6 +361,22 @@ static const struct full_text full_texts[] = {
      "   = help: send the next microbatch while this one computes\n"
      "   8 -         dispatch[i] || expert[i] || combine[i-1];\n"
      "   8 +         dispatch[i+1] || expert[i] || combine[i-1];\n"},
+    {"schedule s(g: 2..8 = 4) for moe {\n    split experts into g as w;\n   " STREAMS "\n   " BINDS "\n\n"
+     "    route;\n    pipelined w in 0..g {\n        dispatch[w] || expert[w] || combine[w-1];\n    }\n}\n",
+     ":8:24: error[E0301]: `dispatch[w]` and `expert[w]` cannot overlap: one waits for the other\n"
+     "   8 |         dispatch[w] || expert[w] || combine[w-1];\n"
+     "     |         -----------    ^^^^^^^^^ reads `xd`...\n"
+     "     |         ...which this writes, for the same wave\n"
+     "   = note: stage expert: yd = swiglu(xd, ...)  (:25:5)\n"
+     "   = help: send the next wave while this one computes\n"
+     "   8 -         dispatch[w] || expert[w] || combine[w-1];\n"
+     "   8 +         dispatch[w+1] || expert[w] || combine[w-1];\n"},
+    {"schedule s for moe {\n    split experts into 2 as w;\n   " STREAMS "\n   " BINDS "\n"
+     "    route[0]; for w in 0..2 { dispatch[w]; expert[w]; combine[w]; }\n}\n",
+     ":5:5: error[E0307]: `route` has an index, but it handles no routed rows, so waves of experts do not split it\n"
+     "   5 |     route[0]; for w in 0..2 { dispatch[w]; expert[w]; combine[w]; }\n"
+     "     |     ^^^^^^^^\n"
+     "   = help: write `route`, which serves all waves, or split the tokens too\n"},
     {"schedule s for moe {\n    split tokens into 4 as i;\n   " STREAMS "\n   " BINDS "\n\n"
      "    route[0] -> dispatch[0];\n    for i in 0..3 {\n        route[i+1];\n        dispatch[i+1] || expert[i];\n"
      "        combine[i];\n    }\n    expert[3];\n}\n",
