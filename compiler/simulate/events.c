@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+static const double SHARE_THAT_FILLS_MEMORY = 0.25; // a quarter of the SMs pull all that memory gives
 static const double TICK = 1e-6; // ns below which work counts as done: far under any cost, far over rounding
 
 struct loop {
@@ -16,7 +17,8 @@ struct loop {
     uint32_t *first, *next; // successors: arcs in lists by their source
     uint32_t *flow_first;   // flows in order of their send: a run of `flow_order` per task
     uint32_t *flow_order;
-    bool *begun;
+    bool *begun, *holds;    // by task: it keeps what it lends
+    double *taken;          // by pool: share of its SMs that is lent
     double *left;           // by task: work left; by flow: share left
     double *flow_left, *rate, *weight;
     uint32_t *active, *moving, *flying; // computing tasks, flows under way, flows that only their latency holds
@@ -88,8 +90,18 @@ static void weigh_flows(struct loop *l)
         }
 }
 
+static void hold(struct loop *l, uint32_t task, bool holds)
+{
+    const struct event_task *row = &l->events->tasks[task];
+    if (row->lends <= 0 || l->holds[task] == holds)
+        return;
+    l->holds[task] = holds;
+    l->taken[row->lender] += holds ? row->lends : -row->lends;
+}
+
 static void end_task(struct loop *l, uint32_t task, const uint32_t *targets)
 {
+    hold(l, task, false);
     l->events->tasks[task].end = l->now;
     l->done++;
     for (uint32_t i = l->first[task]; i; i = l->next[i - 1])
@@ -112,8 +124,9 @@ static void begin_task(struct loop *l, uint32_t number, const uint32_t *targets)
     struct event_task *task = &l->events->tasks[number];
     task->begin = l->now;
     l->begun[number] = true;
-    if (task->kind == EVENT_COMPUTE && task->work > TICK) {
-        l->left[number] = task->work;
+    hold(l, number, true);
+    if (task->kind == EVENT_COMPUTE && fmax(task->work, task->memory) > TICK) {
+        l->left[number] = fmax(task->work, task->memory);
         l->active[l->active_count++] = number;
         l->in_pool[task->pool]++;
         return;
@@ -182,7 +195,14 @@ static void set_rates(struct loop *l)
     }
 }
 
-static double compute_rate(const struct loop *l, uint32_t task) { return 1.0 / l->in_pool[l->events->tasks[task].pool]; }
+/// Progress per ns: the pool is shared evenly, and what is lent of its SMs slows arithmetic more than reading.
+static double compute_rate(const struct loop *l, uint32_t task)
+{
+    const struct event_task *row = &l->events->tasks[task];
+    double share = fmax(0.01, 1 - l->taken[row->pool]), full = fmax(row->work, row->memory);
+    double slow = fmax(row->work / share, row->memory / fmin(1, share / SHARE_THAT_FILLS_MEMORY));
+    return full / slow / l->in_pool[row->pool];
+}
 
 /// Time to the next event; INFINITY when nothing is under way.
 static double next_step(const struct loop *l)
@@ -255,6 +275,8 @@ static void make_arrays(struct loop *l)
     for (size_t i = 0; i < sizeof of_tasks / sizeof *of_tasks; i++)
         *of_tasks[i] = array(l, e->task_count, sizeof **of_tasks[i]);
     l->begun = array(l, e->task_count, sizeof *l->begun);
+    l->holds = array(l, e->task_count, sizeof *l->holds);
+    l->taken = array(l, e->pool_count, sizeof *l->taken);
     l->left = array(l, e->task_count, sizeof *l->left);
     l->moving = array(l, e->flow_count, sizeof *l->moving);
     l->flying = array(l, e->flow_count, sizeof *l->flying);

@@ -15,7 +15,9 @@ struct event_task {
     enum event_kind kind;
     uint32_t stream;            // tasks of a stream run one after the other, in the order of the table
     uint32_t pool;              // COMPUTE: who shares SMs with whom
-    double work;                // COMPUTE: ns with the pool to itself
+    double work, memory;        // COMPUTE: ns with the pool to itself, by arithmetic and by bytes; the longer counts
+    double lends;               // share of `lender`'s SMs that the task keeps from begin to end: a receive that waits does so on them
+    uint32_t lender;            // a pool
     double begin, end;          // the result; a RECV begins when its stream has come to it
 };
 

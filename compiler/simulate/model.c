@@ -1,5 +1,5 @@
 // Schedule -> tasks, messages and links, for one rank of every kind; run; keep the times. A stream that lends SMs (`sm: k`)
-// takes them from the rest for the whole step, whether or not it uses them: that is what a reserved SM costs.
+// takes them from the rest while its tasks work.
 #include "compiler/simulate/model.h"
 
 #include <math.h>
@@ -38,11 +38,9 @@ static double lent(const struct prediction *p, uint32_t stream)
 /// The share of a device's SMs that a stream's kernels run on.
 static double share_of(const struct prediction *p, uint32_t stream, uint32_t kind)
 {
-    double all = (double)ROW(p->model.module, mod_device, p->model.kinds[kind].device)->sm, taken = 0;
-    for (uint32_t s = 0; s < p->streams; s++)
-        taken += lent(p, s);
-    double own = lent(p, stream) > 0 ? lent(p, stream) : all - taken;
-    return fmax(1, fmin(own, all)) / fmax(1, all); // schedules may lend more than there is: then everyone has one
+    double all = (double)ROW(p->model.module, mod_device, p->model.kinds[kind].device)->sm;
+    double own = lent(p, stream) > 0 ? lent(p, stream) : all; // less what others then hold: events.c
+    return fmax(1, fmin(own, all)) / fmax(1, all);
 }
 
 static const struct part_cost *cost_of(struct making *m, uint32_t kind, const struct sched_instance *row)
@@ -68,7 +66,17 @@ static void add_task(struct making *m, uint32_t kind, uint32_t instance)
     task->kind = cost->cost.compute ? EVENT_COMPUTE : cost->cost.recv ? EVENT_RECV : EVENT_SEND;
     task->stream = stream;
     task->pool = lent(p, row->stream) > 0 ? p->model.kind_count + stream : kind;
+    double share = share_of(p, row->stream, kind);
+    bool lends = lent(p, row->stream) > 0;
     task->work = cost->cost.compute ? cost->work : 0;
+    if (task->work > 0 && !lends) { // bytes apart from arithmetic, which lent SMs slow more
+        struct task_cost bytes = cost->cost, rest = cost->cost;
+        bytes.flops = bytes.fixed_ns = rest.bytes = 0;
+        task->work = cost_time(&p->model, &rest, kind, 1);
+        task->memory = cost_time(&p->model, &bytes, kind, 1);
+    }
+    task->lends = lends ? share : 0;
+    task->lender = kind;
     p->flops[number] = cost->cost.compute ? cost->cost.flops : 0;
     p->peaks[number] = cost->cost.peak;
 }

@@ -76,6 +76,17 @@ static void test_queues(void)
     NEAR(s.tasks[0].end, 20);
     context_free(&s.context);
 
+    scene_make(&s, 2); // a stream that lends a fifth of the SMs slows the others while it works, reading less than arithmetic
+    add_task(&s, EVENT_COMPUTE, 0, 16);
+    b = add_task(&s, EVENT_COMPUTE, 1, 10);
+    s.tasks[b].pool = 1;
+    s.tasks[b].lends = 0.2;
+    NEAR(finish(&s), 18);
+    s.tasks[0].memory = 16;
+    s.tasks[0].work = 1;
+    NEAR(finish(&s), 16);
+    context_free(&s.context);
+
     scene_make(&s, 2); // a circle never ends
     a = add_task(&s, EVENT_COMPUTE, 0, 1);
     b = add_task(&s, EVENT_COMPUTE, 1, 1);
