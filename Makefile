@@ -18,7 +18,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long bench install clean lint test-binary
+.PHONY: all deps demo check check-long fuzz-smoke bench install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -31,10 +31,11 @@ demo: deps
 check: deps
 	@sh tests/check.sh
 
-# What takes minutes: the verifier against the explorer on 24,000 programs.
+# What takes minutes: the verifier against the explorer on 24,000 programs, a minute of fuzzing for every reader.
 check-long: deps
 	@$(MAKE) --no-print-directory test-binary
 	@MOE_PROOF_PROGRAMS=24000 $(B)/moe-tests proof
+	@$(MAKE) --no-print-directory fuzz-smoke FUZZ_SECONDS=60
 
 # ---------------------------------------------------------------------------------------------- tools and flags
 
@@ -53,6 +54,8 @@ MODE_debug   := -O1 -g
 # gcc guesses at truncation wrongly in instrumented code.
 MODE_asan    := -O1 -g -Wno-format-truncation -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 MODE_tsan    := -O1 -g -Wno-format-truncation -fsanitize=thread
+# libFuzzer's coverage; built by `make fuzz-smoke` with clang.
+MODE_fuzz   := -O1 -g -Wno-format-truncation -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 FLAGS  := $(COMMON) $(MODE_$(MODE)) $(CFLAGS)
 SANITIZE := $(filter -fsanitize%,$(MODE_$(MODE)))
 # libjansson is linked statically, so that built executables need nothing but libc.
@@ -63,7 +66,8 @@ STATIC_LIBS := -Wl,-Bstatic -ljansson -lm -Wl,-Bdynamic
 RUNTIME_SRC  := $(filter-out runtime/cli/stub.c,$(wildcard runtime/*.c runtime/*/*.c))
 COMPILER_SRC := $(filter-out compiler/main.c,$(wildcard compiler/*.c compiler/*/*.c compiler/*/*/*.c))
 BENCH_SRC    := $(wildcard tests/bench/*.c)
-TEST_SRC     := $(filter-out $(BENCH_SRC),$(wildcard tests/*.c tests/*/*.c))
+FUZZ_SRC     := $(wildcard tests/fuzz/*.c)
+TEST_SRC     := $(filter-out $(BENCH_SRC) $(FUZZ_SRC),$(wildcard tests/*.c tests/*/*.c))
 GEN_SRC      := $(B)/gen/moe.tab.c $(B)/gen/moe.lex.c $(B)/gen/embedded.c
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(patsubst $(B)/gen/%,gen/%,$(1)))
@@ -140,6 +144,24 @@ $(B)/moe-tests: $(TEST_OBJ) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded
 $(B)/moe-bench: $(call obj,$(BENCH_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ $(STATIC_LIBS) $(LLVM_LIBS)
+
+# Readers of what others wrote, under libFuzzer: FUZZ_SECONDS each. Only with a clang that has it.
+FUZZ_SECONDS ?= 5
+FUZZ_CC := $(firstword $(foreach c,clang-19 clang-18 clang-14 clang,$(shell command -v $(c) 2>/dev/null)))
+FUZZERS := moe json plan safetensors
+
+$(B)/fuzz-%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/fuzz.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -fsanitize=fuzzer -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
+
+.SECONDARY: $(FUZZERS:%=$(B)/obj/tests/fuzz/fuzz_%.o) $(B)/obj/tests/fuzz/fuzz.o
+fuzz-smoke:
+	@if [ -z "$(FUZZ_CC)" ] || ! echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return d == 0 && n; }' | \
+	    $(FUZZ_CC) -x c -fsanitize=fuzzer - -o /dev/null 2>/dev/null; then \
+	    echo "no clang with libFuzzer: fuzzing skipped"; exit 0; fi; \
+	$(MAKE) --no-print-directory build/moecc && \
+	$(MAKE) --no-print-directory MODE=fuzz CC=$(FUZZ_CC) $(FUZZERS:%=build/fuzz/fuzz-%) && \
+	sh tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
 test-binary: $(B)/moe-tests $(B)/moecc
 

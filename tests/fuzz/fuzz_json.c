@@ -1,0 +1,13 @@
+// Any text as a JSON file that a `.moe` file imports and takes constants from.
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char program[] = "import \"fuzz.json\" as hf;\ndim hidden = hf.hidden_size;\nconst a = hf.a.b;\n"
+                                  "const name = hf.model_type;\nconst scale = hf.scale;\nconst yes = hf.yes;\n";
+    fuzz_file("fuzz.json", data, size);
+    fuzz_check(fuzz_file("fuzz.moe", program, strlen(program)));
+    return 0;
+}
