@@ -64,7 +64,12 @@ static bool check_instances(const struct ir *graph, const struct ir *schedule, c
         first[t] = cells;
         cells += (size_t)ROW(schedule, sched_task, t)->pieces * parts * waves_of(graph, info, t);
     }
-    bool *seen = calloc(cells * info->layers + 1, sizeof *seen), good = seen && first;
+    bool *seen = calloc(cells * info->layers + 1, sizeof *seen), good = true;
+    if (!seen || !first) { // no memory to look with: nothing is known to be wrong
+        free(seen);
+        free(first);
+        return true;
+    }
     if (good && count != cells * info->layers)
         good = fails(error, size, "there is not one instance per task, layer, part, wave and piece", count);
     for (uint32_t i = 0; i < count && good; i++) {

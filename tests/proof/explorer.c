@@ -111,12 +111,28 @@ static int64_t message_rows(const struct explorer *x, const struct plan_exchange
     return e->kind == exchange_kind_combine || spill < rows ? spill : rows;
 }
 
-/// The slot of a message at one end: at `me`, to or from `peer`. Headers of packed pools stand alone, and their rows may
-/// lie anywhere behind all headers.
+/// Rows of all messages of a pool between a source and its peers: a token goes to so many other ranks at most.
+static int64_t pool_rows(const struct explorer *x, const struct plan_exchange *e, uint32_t me, bool sending)
+{
+    int64_t rows = 0, choices = ROW(x->plan, plan_info, 0)->choices, others = (int64_t)x->ranks - 1;
+    for (uint32_t r = 0; r < x->ranks; r++)
+        if (r != me)
+            rows += sending ? message_rows(x, e, me, r) : message_rows(x, e, r, me);
+    int64_t most = ROW(x->plan, plan_part, e->part)->bound * (choices < others ? choices : others);
+    return rows < most ? rows : most;
+}
+
+/// The slot of a message at one end: at `me`, to or from `peer`. At a pool's target headers stand alone and rows lie
+/// anywhere behind them all; at its source the blocks begin where what has overflowed says, so anywhere.
 static void touch_slot(const struct explorer *x, struct site *site, const struct plan_exchange *e, uint32_t me,
                        uint32_t peer, bool sending, bool write, bool header_only)
 {
     bool packed = e->pool && sending != (e->kind == exchange_kind_dispatch);
+    if (e->pool && !packed) {
+        touch(site, me, sending ? e->send : e->recv, 0,
+              (x->ranks - 1) * e->header_bytes + pool_rows(x, e, me, sending) * e->row_bytes, write);
+        return;
+    }
     int64_t at = 0, record = e->row_bytes, rows = sending ? message_rows(x, e, me, peer) : message_rows(x, e, peer, me);
     for (uint32_t r = 0; r < peer; r++)
         if (r != me && packed)
