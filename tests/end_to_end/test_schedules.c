@@ -134,6 +134,34 @@ static void test_small_counts(void)
     }
 }
 
+/// The schedules that ship as examples; waves of experts round elsewhere (examples/schedules/expert_waves.moe).
+static void test_examples(void)
+{
+    static const char *const names[] = {"bidirectional", "hook_receive", "chunked_combine", "expert_waves"};
+    static const int64_t tokens[4] = {150, 5, 0, 77};
+    enum { EXAMPLE_WIDTH = 256 };
+    static float in[256 * EXAMPLE_WIDTH];
+    gaussian(in, sizeof in / sizeof *in, 9);
+    struct run run = {.in = in, .tokens = tokens, .steps = 2, .options = {.threads = 2, .poison = 1}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "examples/schedules/%s.moe", names[i]);
+        moe_plan *plan = subject_compile(&(struct subject){.path = path, .layer = -1});
+        moe_plan *serial = subject_compile(&(struct subject){.path = path, .layer = -1, .schedule = "serial"});
+        if (plan && serial) {
+            struct outcome a = run_plan_once(plan, &run), b = run_plan_once(serial, &run);
+            size_t count = (size_t)a.tokens * EXAMPLE_WIDTH;
+            CU_ASSERT(a.status == MOE_OK && b.status == MOE_OK);
+            CU_ASSERT(strstr(names[i], "waves") ? relative_l2(a.out, b.out, count) < 5e-3
+                                                : !memcmp(a.out, b.out, count * sizeof *a.out));
+            outcome_free(&a);
+            outcome_free(&b);
+        }
+        moe_plan_close(plan);
+        moe_plan_close(serial);
+    }
+}
+
 void suite_schedules(void);
 void suite_schedules(void)
 {
@@ -141,4 +169,5 @@ void suite_schedules(void)
     CU_add_test(suite, "every legal schedule of a plain layer gives the bytes of serial", test_plain);
     CU_add_test(suite, "every legal schedule of a layer with a shared expert gives the bytes of serial", test_shared);
     CU_add_test(suite, "parts and pieces without rows", test_small_counts);
+    CU_add_test(suite, "the examples give the bytes of serial", test_examples);
 }
