@@ -158,7 +158,8 @@ static bool build_traces(struct stream *s)
         struct rows instrs = ROW(ir, plan_stream, p->streams.first + s->index)->instrs;
         uint32_t sends = 0, rounds = 0;
         for (uint32_t i = 0; i < instrs.count; i++) {
-            sends += ROW(ir, plan_instr, instrs.first + i)->op == opcode_send;
+            uint32_t op = ROW(ir, plan_instr, instrs.first + i)->op;
+            sends += op == opcode_send || op == opcode_forward;
             rounds += ROW(ir, plan_instr, instrs.first + i)->op == opcode_rounds;
         }
         uint32_t slack = rounds ? (peers * 64 < MESSAGE_SLACK ? peers * 64 : MESSAGE_SLACK) : 0;

@@ -209,7 +209,17 @@ static struct span argument_place(const struct checker *checker, const struct mo
     return name_place(checker, stage->node);
 }
 
-static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *layer)
+/// The value of a stage's argument where it is written, or the stage.
+static node_id argument_node(const struct checker *checker, const struct mod_stage *stage, const char *name)
+{
+    node_id call = node_of(checker, stage->node)->slot[1];
+    EACH_NODE(&checker->program->ast, id, node_of(checker, call)->slot[1])
+        if (node_of(checker, id)->text && !strcmp(name_text(checker, node_of(checker, id)->text), name))
+            return node_of(checker, id)->slot[0];
+    return stage->node;
+}
+
+static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *layer, const struct mod_cluster *cluster)
 {
     uint32_t before = checker->context->error_count;
     for (uint32_t i = 0; i < layer->params.count; i++) {
@@ -227,9 +237,8 @@ static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *laye
             const char *name = ir_text(checker->module, arg->name);
             if (is_unbuilt_format(checker, arg->format))
                 report_unbuilt(checker, argument_place(checker, stage, name), "this wire format is not built yet");
-            if (!strcmp(name, "via") && strcmp(ir_text(checker->module, arg->choice), "direct") != 0)
-                report_unbuilt(checker, argument_place(checker, stage, name),
-                               "sending through an axis is not built yet");
+            if (!strcmp(name, "via") && strcmp(ir_text(checker->module, arg->choice), "direct") != 0 && cluster)
+                find_axis(checker, cluster, argument_node(checker, stage, name), ir_text(checker->module, arg->choice));
         }
     }
     return checker->context->error_count == before;
@@ -364,7 +373,10 @@ static bool read_pipeline(struct checker *checker, struct symbol item, struct mo
     bool parts = read_parts(checker, item, row, &layer);
     if (row->layer != NONE) {
         struct mod_layer layer_row = *ROW(checker->module, mod_layer, row->layer);
-        fine = refuse_unbuilt(checker, &layer_row) && fine;
+        struct mod_cluster cluster = {0};
+        if (row->cluster != NONE)
+            cluster = *ROW(checker->module, mod_cluster, row->cluster);
+        fine = refuse_unbuilt(checker, &layer_row, row->cluster == NONE ? NULL : &cluster) && fine;
     }
     fine = read_monitor(checker, item) && check_pipeline_budgets(checker, item) && fine;
     if (layer.node)

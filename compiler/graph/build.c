@@ -292,9 +292,6 @@ static bool add_stage(const struct builder *b, const struct mod_stage *stage, ui
     if (stage->external)
         return add_extern(b, stage, number, bound);
     const struct mod_op *op = ROW(b->module, mod_op, stage->op);
-    const struct mod_arg *via = arg_of(b, stage, "via");
-    if (via && strcmp(ir_text(b->module, via->choice), "direct") != 0)
-        return not_built(b, stage, "two hops (`via`) are");
     uint32_t inner[STAGE_VALUES] = {NONE, NONE, NONE};
     for (uint32_t i = 0; i < op->phases.count; i++) {
         const struct mod_phase *phase = ROW(b->module, mod_phase, op->phases.first + i);

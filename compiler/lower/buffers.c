@@ -129,6 +129,13 @@ static void connect_exchanges(struct lowering *l)
                         ROW(l->plan, plan_exchange, row + k)->send = l->logicals[send].buffer;
                         ROW(l->plan, plan_exchange, row + k)->recv = l->logicals[recv].buffer;
                     }
+                    if (!ROW(l->plan, plan_exchange, row)->node)
+                        continue;
+                    bool combine = kind == EXCHANGE_COMBINE;
+                    uint32_t relay = logical_of(l, p->first_family + (combine ? F_GATHER : F_RELAY), layer, cell);
+                    uint32_t sums = logical_of(l, p->first_family + F_SUMS, layer, cell);
+                    ROW(l->plan, plan_exchange, row)->relay = l->logicals[relay].buffer;
+                    ROW(l->plan, plan_exchange, row)->sums = combine ? l->logicals[sums].buffer : NONE;
                 }
 }
 
@@ -243,6 +250,16 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
         return send_bytes(s, s->pool_reply);
     case F_SPILL:
         return recv_bytes(s, s->pool_reply);
+    case F_SPILL_SUMS:
+        return moe_sums_bytes(s->bound * s->choices / 2, s->bound * s->choices);
+    case F_RELAY:
+        return slots_relay_bytes(s->plan, s->base, s->rank, s->ranks);
+    case F_GATHER:
+        return slots_relay_bytes(s->plan, s->reply, s->rank, s->ranks);
+    case F_SUMS:
+        return slots_sums_bytes(s->plan, s->reply, s->rank, s->ranks);
+    case F_FOLDS:
+        return slots_fold_bytes(s->plan, s->base, s->rank, s->ranks);
     case F_COUNT:
         break;
     }

@@ -23,9 +23,20 @@ static void add_slot(struct lowering *l, int64_t rows)
     ROW(l->plan, plan_slot, row)->rows = rows;
 }
 
-static int64_t base_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
+static int64_t direct_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
 {
     return slot_base_rows(bound, p->capacity, slot_hit_share(p->experts, wave_experts(l, rank, wave), p->choices));
+}
+
+/// With relays the rows of a token for one node find slots together: its ranks that own experts have equally many.
+static int64_t base_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
+{
+    int64_t rows = direct_rows(l, p, bound, wave, rank), other;
+    for (uint32_t d = 0; d < p->node && rows > 0; d++) {
+        other = direct_rows(l, p, bound, wave, rank / p->node * p->node + d);
+        rows = other > rows ? other : rows;
+    }
+    return rows;
 }
 
 static void add_base_slots(struct lowering *l, const struct path *p, int64_t bound, uint32_t wave,
@@ -105,16 +116,20 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
     bool pool = kind == EXCHANGE_POOL_DISPATCH || kind == EXCHANGE_POOL_COMBINE;
     int64_t data = combine ? p->width * dtype_bytes(p->y_dtype) : wire_bytes(p);
     int64_t meta = combine ? 0 : p->choices * (int64_t)sizeof(struct moe_row_meta);
+    int64_t mark = combine || !p->node ? 0 : (int64_t)sizeof(struct moe_row_mark);
     return (struct plan_exchange){.kind = combine ? exchange_kind_combine : exchange_kind_dispatch,
                                   .pool = pool,
                                   .send = NONE,
                                   .recv = NONE,
+                                  .node = pool ? 0 : p->node,
+                                  .relay = NONE,
+                                  .sums = NONE,
                                   .base = NONE,
                                   .waves = l->waves,
                                   .earlier = NONE,
                                   .piece = NONE,
                                   .header_bytes = moe_header_bytes(l->ranks),
-                                  .row_bytes = moe_record_bytes(data, meta),
+                                  .row_bytes = moe_record_bytes(data, meta + mark),
                                   .data_bytes = data,
                                   .meta_bytes = meta,
                                   .max_rounds = pool ? slots->max_rounds : 0,
@@ -122,7 +137,9 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
                                   .wire = combine ? p->y_dtype : p->wire,
                                   .block = combine ? 0 : p->block,
                                   .scale = combine ? scale_type_none : p->scale,
-                                  .slots = pool ? slots->pool : combine ? slots->replies : slots->base};
+                                  .slots = pool      ? slots->pool
+                                           : combine ? slots->replies
+                                                     : slots->base};
 }
 
 const char *cell_text(const struct lowering *l, uint32_t cell)

@@ -76,7 +76,7 @@ static void begin(struct writer *w, enum opcode op, double cost)
     struct lowering *l = w->l;
     l->drafts = context_grow(l->context, l->drafts, &l->draft_capacity, l->draft_count + 1, sizeof *l->drafts);
     w->draft = &l->drafts[l->draft_count++];
-    *w->draft = (struct draft){.op = op, .kernel = NONE, .exchange = NONE, .cost = cost};
+    *w->draft = (struct draft){.op = op, .phase = phase_words_count, .kernel = NONE, .exchange = NONE, .cost = cost};
     l->of_instance[w->instance].count++;
     if (!w->looping)
         w->step++;
@@ -201,6 +201,67 @@ static void message(struct writer *w, enum opcode op, uint32_t kind, enum path_f
         touch(w, family(w, recv), false);
         touch(w, family(w, send), true);
     }
+    if (!e->node || op != opcode_send)
+        return;
+    if (kind == EXCHANGE_DISPATCH) {
+        touch(w, family(w, F_RELAY), true);
+    } else {
+        touch(w, family(w, F_GATHER), true);
+        touch(w, family(w, F_GATHER), false);
+        // Written inside the receive, before all of its messages are there: free from here on.
+        touch(w, family(w, F_SUMS), false);
+    }
+}
+
+/// An instruction of a relay: it passes rows on, or waits for what others of its node pass on or hand in.
+static void relay(struct writer *w, enum opcode op, uint32_t kind)
+{
+    begin(w, op, op == opcode_settle ? latency(w) : 0);
+    w->draft->phase = phase_relay;
+    w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind);
+    bool dispatch = kind == EXCHANGE_DISPATCH;
+    touch(w, family(w, F_RELAY), false);
+    touch(w, family(w, dispatch ? F_RECV : F_REPLY_RECV), op == opcode_forward);
+    touch(w, family(w, dispatch ? F_RECV : F_GATHER), false);
+    if (dispatch)
+        touch(w, family(w, F_RELAY), true);
+    if (!dispatch && op == opcode_forward) {
+        touch(w, family(w, F_SUMS), false);
+        touch(w, family(w, F_SUMS), true);
+    }
+}
+
+static void draft_dispatch_recv(struct writer *w)
+{
+    message(w, opcode_recv, EXCHANGE_DISPATCH, F_SEND, F_RECV);
+    if (!w->path->node)
+        return;
+    relay(w, opcode_forward, EXCHANGE_DISPATCH);
+    relay(w, opcode_settle, EXCHANGE_DISPATCH);
+}
+
+/// The relay sums its node's replies before it sends them home.
+static void draft_combine_recv(struct writer *w)
+{
+    const struct path *p = w->path;
+    if (p->node) {
+        double bytes = hit_rows(w) * (double)(p->width * dtype_bytes(p->y_dtype));
+        relay(w, opcode_settle, EXCHANGE_COMBINE);
+        launch(w, p->fold_kernel, work(w, 0, hit_rows(w) * 32));
+        w->draft->phase = phase_relay;
+        w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_DISPATCH);
+        own(w, F_RELAY, access_read);
+        own(w, F_GATHER, access_read);
+        fresh(w, F_SUMS);
+        own(w, F_FOLDS, access_write);
+        launch(w, p->sum_kernel, work(w, 0, 2 * bytes));
+        w->draft->phase = phase_relay;
+        own(w, F_FOLDS, access_read);
+        own(w, F_GATHER, access_read);
+        own(w, F_SUMS, access_write);
+        relay(w, opcode_forward, EXCHANGE_COMBINE);
+    }
+    message(w, opcode_recv, EXCHANGE_COMBINE, F_REPLY_SEND, F_REPLY_RECV);
 }
 
 static void draft_route(struct writer *w)
@@ -241,6 +302,8 @@ static void draft_pack(struct writer *w)
         fresh(w, F_SPILL);
     if (w->wave > 0)
         argument(w, family_in(w, F_BINS, w->wave - 1), access_read);
+    if (has_pool(w) && p->node)
+        own(w, F_SPILL_SUMS, access_write);
     launch(w, p->pack_kernel, work(w, 0, hit_rows(w) * (double)(2 * p->width * dtype_bytes(p->x_dtype))));
     own(w, F_BINS, access_read);
     argument(w, x, access_read);
@@ -379,6 +442,11 @@ static void draft_merge(struct writer *w)
 {
     const struct path *p = w->path;
     bool adds = w->wave > 0, ends = w->wave + 1 == w->l->waves;
+    if (has_pool(w) && p->node) {
+        launch(w, p->sum_kernel, 0);
+        own(w, F_SPILL_SUMS, access_read);
+        own(w, F_SPILL, access_update);
+    }
     launch(w, p->merge_kernels[adds][ends], work(w, 0, (hit_rows(w) + tokens(w)) * (double)p->width * 2 * 4));
     own(w, F_BINS, access_read);
     if (ends)
@@ -459,10 +527,14 @@ static void draft_task(struct writer *w, uint32_t stage, uint32_t phase)
         draft_expert(w);
     else if (dispatch && phase == phase_pack)
         draft_pack(w);
-    else if (dispatch && (phase == phase_send || phase == phase_recv))
-        message(w, phase == phase_send ? opcode_send : opcode_recv, EXCHANGE_DISPATCH, F_SEND, F_RECV);
-    else if (combine && (phase == phase_send || phase == phase_recv))
-        message(w, phase == phase_send ? opcode_send : opcode_recv, EXCHANGE_COMBINE, F_REPLY_SEND, F_REPLY_RECV);
+    else if (dispatch && phase == phase_send)
+        message(w, opcode_send, EXCHANGE_DISPATCH, F_SEND, F_RECV);
+    else if (dispatch && phase == phase_recv)
+        draft_dispatch_recv(w);
+    else if (combine && phase == phase_send)
+        message(w, opcode_send, EXCHANGE_COMBINE, F_REPLY_SEND, F_REPLY_RECV);
+    else if (combine && phase == phase_recv)
+        draft_combine_recv(w);
     else if (combine && phase == phase_merge)
         draft_merge(w);
     else

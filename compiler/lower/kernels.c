@@ -12,8 +12,8 @@ static bool same_kernel(const struct plan_kernel *a, const struct plan_kernel *b
 
 static bool is_builtin(uint32_t role)
 {
-    return role == kernel_role_bin || role == kernel_role_bin_round || role == kernel_role_fan_out ||
-           role == kernel_role_dense;
+    return role == kernel_role_fold || role == kernel_role_bin || role == kernel_role_bin_round ||
+           role == kernel_role_fan_out || role == kernel_role_dense;
 }
 
 static uint32_t unit_of(uint32_t role)
@@ -22,7 +22,7 @@ static uint32_t unit_of(uint32_t role)
         [kernel_role_route] = work_unit_tokens, [kernel_role_copy_rows] = work_unit_rows,
         [kernel_role_mlp_up] = work_unit_fixed, [kernel_role_mlp_down] = work_unit_fixed,
         [kernel_role_merge] = work_unit_tokens, [kernel_role_add] = work_unit_tokens,
-        [kernel_role_gate] = work_unit_tokens};
+        [kernel_role_gate] = work_unit_tokens,  [kernel_role_sum_rows] = work_unit_rows};
     return is_builtin(role) ? work_unit_one : units[role];
 }
 
@@ -130,6 +130,10 @@ static void make_routing(struct lowering *l, struct path *p)
                                           .n = {p->width, p->y_dtype, ends ? y->dtype : dtype_f32, adds}};
             p->merge_kernels[adds][ends] = kernel_row(l, kernel);
         }
+    if (!p->node)
+        return;
+    p->fold_kernel = kernel_row(l, (struct plan_kernel){.role = kernel_role_fold, .n = {p->width}});
+    p->sum_kernel = kernel_row(l, (struct plan_kernel){.role = kernel_role_sum_rows, .n = {p->width, p->y_dtype}});
 }
 
 void make_kernels(struct lowering *l, struct path *p)

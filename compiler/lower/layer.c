@@ -107,6 +107,19 @@ static void check_combine_wire(struct lowering *l, const struct path *p)
     }
 }
 
+/// Ranks at one position of an axis and of those around it; 0 where two hops would be one: `direct`, a single node, or
+/// nodes of a single rank.
+static uint32_t ranks_of_node(const struct lowering *l, const char *axis)
+{
+    struct rows axes = ROW(l->plan, plan_info, 0)->axes;
+    for (uint32_t i = 0; i < axes.count; i++) {
+        const struct plan_axis *row = ROW(l->plan, plan_axis, axes.first + i);
+        if (!strcmp(ir_text(l->plan, row->name), axis) && row->stride > 1 && row->stride < l->ranks)
+            return (uint32_t)row->stride;
+    }
+    return 0;
+}
+
 static void read_dispatch(struct lowering *l, struct path *p)
 {
     const struct mod_stage *dispatch = lower_stage(l, p->dispatch);
@@ -117,7 +130,9 @@ static void read_dispatch(struct lowering *l, struct path *p)
     p->capacity = capacity ? capacity->number : 1.25;
     p->pool = pool ? pool->number : 0.25;
     p->overflow = overflow && !strcmp(ir_text(l->module, overflow->choice), "error") ? overflow_error : overflow_pool;
-    refuse_option(l, p->dispatch, "via", via && strcmp(ir_text(l->module, via->choice), "direct"));
+    p->node = via ? ranks_of_node(l, ir_text(l->module, via->choice)) : 0;
+    if (p->node && l->waves > 1)
+        lower_refuse(l, E0901, p->dispatch, "via", "waves of experts through relays are not built yet");
     read_wire(l, p);
 }
 
@@ -251,21 +266,26 @@ static uint32_t count_chunks(const struct lowering *l, const struct path *p)
 static void add_path_families(struct lowering *l, uint32_t number)
 {
     static const char *const suffixes[F_COUNT] = {
-        "pairs",      "a",         "hidden",      "acc",      "ids",       "weights",    "bins",      "send",
-        "recv",       "own_table", "own",         "send",     "recv",      "pool.send",  "pool.recv", "pool.round",
-        "pool.pairs", "pool.a",    "pool.hidden", "pool.acc", "pool.send", "pool.spill", "sum"};
+        "pairs",      "a",          "hidden",     "acc",    "ids",         "weights",  "bins",
+        "send",       "recv",       "own_table",  "own",    "send",        "recv",     "pool.send",
+        "pool.recv",  "pool.round", "pool.pairs", "pool.a", "pool.hidden", "pool.acc", "pool.send",
+        "pool.spill", "sum",        "pool.sums",  "relay",  "gather",      "sums",     "folds"};
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
     p->workplaces = count_workplaces(l, p);
     p->chunks = count_chunks(l, p);
+    if (p->node && p->chunks > 1)
+        lower_refuse(l, E0901, p->dispatch, "via", "replies in chunks through relays are not built yet");
     for (uint32_t n = 0; n < (p->dense ? F_DENSE_COUNT * p->workplaces : F_COUNT); n++) {
         uint32_t i = p->dense ? n % F_DENSE_COUNT : n;
         uint32_t stage = i >= F_IDS && i <= F_WEIGHTS                                                  ? p->route
                          : (i >= F_BINS && i <= F_RECV) || (i >= F_POOL_SEND && i <= F_ROUND)          ? p->dispatch
+                         : i == F_RELAY                                                                ? p->dispatch
                          : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i >= F_SPILL ? p->combine
                                                                                                        : p->expert;
         struct family family = {.kind = (enum path_family)i, .path = number, .value = NONE, .dtype = dtype_none};
-        family.control = i == F_PAIRS || i == F_BINS || i == F_OWN_TABLE || i == F_ROUND || i == F_POOL_PAIRS;
+        family.control = i == F_PAIRS || i == F_BINS || i == F_OWN_TABLE || i == F_ROUND || i == F_POOL_PAIRS ||
+                         i == F_SPILL_SUMS || i == F_FOLDS;
         const char *result = ir_text(l->module, lower_stage(l, stage)->name);
         const char *name = context_printf(l->context, "%s.%s", result, suffixes[i]);
         add_family(l, family, p->workplaces > 1 ? context_printf(l->context, "%s.%u", name, n / F_DENSE_COUNT) : name);
@@ -313,8 +333,10 @@ bool read_layer(struct lowering *l)
             add_path(l, l->layer->stages.first + i);
     if (l->failed)
         return false;
-    for (uint32_t i = 0; i < l->path_count; i++)
+    for (uint32_t i = 0; i < l->path_count && !l->failed; i++)
         add_path_families(l, i);
+    if (l->failed)
+        return false;
     add_value_families(l);
     return true;
 }

@@ -42,8 +42,9 @@ struct path {
     uint32_t bias, logit_bias; // NONE: one number for all experts
     int64_t a_stride, hidden_stride, acc_stride;
     uint32_t route_kernel, bin_kernel, round_kernel, pack_kernel, fan_kernel, unpack_kernel, own_kernel, up_kernel,
-        down_kernel, dense_kernel;
+        down_kernel, dense_kernel, fold_kernel, sum_kernel;
     uint32_t merge_kernels[2][2]; // [adds to a sum][ends: writes the result, not the sum]
+    uint32_t node;                // ranks that share a relay (`via`); 0: rows go directly
     uint32_t first_family;
     uint32_t chunks;     // messages that each reply of the combine goes in: 1, or `split combine`
     uint32_t workplaces; // dense: sets of the first four families, 1 or one per piece
@@ -74,6 +75,11 @@ enum path_family {
     F_POOL_REPLY,
     F_SPILL,
     F_SUM, // of the replies of waves that are merged already, f32
+    F_SPILL_SUMS,
+    F_RELAY,
+    F_GATHER,
+    F_SUMS,
+    F_FOLDS,
     F_COUNT,
     F_DENSE_COUNT = F_ACC + 1
 };
@@ -106,6 +112,7 @@ struct operand {
 
 struct draft {
     enum opcode op;
+    uint32_t phase; // phase_words_count: the instance's
     uint32_t kernel, exchange;
     uint32_t operand_count;
     struct operand operands[MOE_MAX_ARGS];

@@ -123,6 +123,8 @@ static void add_draft(struct lowering *l, const struct sched_instance *instance,
     instr->args = (struct rows){first, draft->operand_count};
     instr->cost = draft->cost;
     instr->by_experts = draft->by_experts;
+    if (draft->phase < phase_words_count)
+        instr->phase = draft->phase;
 }
 
 /// By instance: what to wait for on each stream (0: nothing), and whether anyone waits for it.

@@ -50,5 +50,13 @@ bool program_verify(struct context *context, const struct ir *plan, uint32_t var
                          .info = ROW(plan, plan_info, 0),
                          .error = error,
                          .size = size};
+    v.kinds = 2;
+    for (uint32_t i = 0; i < v.variant->exchanges.count; i++) {
+        uint32_t node = ROW(plan, plan_exchange, v.variant->exchanges.first + i)->node;
+        if (node && v.node && node != v.node)
+            return verify_fail(&v, "nodes of %u and of %u ranks", v.node, node);
+        v.node = node ? node : v.node;
+        v.kinds = v.node ? KINDS : v.kinds;
+    }
     return same_programs(&v) && verify_events(&v) && verify_accesses(&v) && verify_sizes(&v);
 }

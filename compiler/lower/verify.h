@@ -1,7 +1,9 @@
 // Between the files of the program verifier. It knows nothing of schedules and graphs: it reads the plan that will run.
 //
-// All ranks run one program, so the happens-before relation of all ranks is that of two ranks a != b: for every event,
-// how far each stream had come for certain on the event's own rank (`same`) and on any one other rank (`other`).
+// All ranks run one program, so the happens-before relation of all ranks is that of a rank and of each kind of others: for
+// every event, how far each stream had come for certain on the event's own rank and on every rank of each kind. Where
+// every rank sends to every other there is one kind of others. With relays there are three: ranks of the own node, ranks
+// of the own position in other nodes, and the rest, with which no message is exchanged directly.
 // Overflow rounds run zero or more times, agreed by all ranks; they appear as two iterations whose messages order
 // events of the same rounds only, so that what is proven holds for any number of rounds of each exchange.
 //
@@ -14,12 +16,16 @@
 
 #include "compiler/lower/program.h"
 
+enum kind { OWN, NEAR, ALIKE, FAR, KINDS }; // without relays: OWN and NEAR, any other rank
+enum { FROM_NEAR = 1 << NEAR, FROM_ALIKE = 1 << ALIKE, FROM_ALL = 1 << NEAR | 1 << ALIKE | 1 << FAR };
+
 struct event {
     uint32_t stream, position; // event number = first event of the stream + position
     uint32_t instr;            // plan row
     uint32_t loop;             // number of the overflow rounds it belongs to, or NONE
     uint32_t iteration;
-    uint32_t wakes; // wait: the event of its signal; recv: the event of all ranks' send; else NONE
+    uint32_t wakes; // wait: the event of its signal; recv, settle: of other ranks' send, forward; else NONE
+    uint32_t from;  // recv, settle: kinds of other ranks whose messages it waits for
 };
 
 struct verifier {
@@ -36,7 +42,9 @@ struct verifier {
     uint32_t event_count, event_capacity;
     uint32_t *stream_first; // by stream; one more than streams
     uint32_t *order;        // events, each after all it waits for
-    uint32_t *clocks;       // [event][2][streams]: events of each stream known to have ended; base orders
+    uint32_t node;          // ranks that share a relay; 0: no relays
+    uint32_t kinds;         // 2 or KINDS
+    uint32_t *clocks;       // [event][kinds][streams]: events of each stream known to have ended; base orders
     uint32_t *round_clocks; // the same with the messages of the event's own rounds
 };
 
@@ -50,10 +58,17 @@ static inline const struct plan_instr *event_instr(const struct verifier *v, uin
     return ROW(v->plan, plan_instr, v->events[event].instr);
 }
 
-static inline const uint32_t *event_clock(const struct verifier *v, uint32_t event, bool other)
+static inline const uint32_t *event_clock(const struct verifier *v, uint32_t event, enum kind kind)
 {
     const uint32_t *clocks = v->events[event].loop == NONE ? v->clocks : v->round_clocks;
-    return clocks + ((size_t)event * 2 + other) * v->streams.count;
+    return clocks + ((size_t)event * v->kinds + kind) * v->streams.count;
+}
+
+/// Ranks of a kind, for any rank.
+static inline uint32_t kind_size(const struct verifier *v, enum kind kind)
+{
+    uint32_t near = v->node ? v->node - 1 : v->info->ranks - 1, alike = v->node ? v->info->ranks / v->node - 1 : 0;
+    return kind == OWN ? 1 : kind == NEAR ? near : kind == ALIKE ? alike : near * alike;
 }
 
 bool verify_events(struct verifier *v);   // verify_order.c: events, what wakes them, no cycle, clocks

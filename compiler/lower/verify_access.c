@@ -8,9 +8,12 @@
 // to it: not bytes that another buffer has taken since.
 #include "compiler/lower/verify.h"
 
+#include <string.h>
+
 struct use {
     uint32_t place;
-    bool read, write, remote;
+    enum kind kind; // whose memory: the own, or that of every rank of a kind
+    bool read, write;
 };
 
 struct rounds_access { // the last of one stream's rounds that accesses a place; earlier rounds behind it
@@ -18,11 +21,13 @@ struct rounds_access { // the last of one stream's rounds that accesses a place;
     struct rounds_access *earlier;
 };
 
-struct history { // [side][stream]: 1 + position of the last access outside rounds; and those in rounds
+struct
+    history { // [kind of accessor, seen from the memory][stream]: 1 + position of the last access outside rounds; in rounds
     uint32_t *reads, *writes;
+    uint32_t *older; // the last write of another exchange than the one in `writes`
     struct rounds_access **round_reads, **round_writes;
-    bool written;       // its bytes are what was written to it
-    uint32_t lost_to;   // 1 + the place whose write ended that
+    bool written;     // its bytes are what was written to it
+    uint32_t lost_to; // 1 + the place whose write ended that
 };
 
 struct places {
@@ -31,7 +36,7 @@ struct places {
     uint32_t *overlap_first, *overlaps; // by place: the places that share bytes with it, itself first
     struct history *histories;
     uint32_t *writer; // by buffer: the instruction that wrote a control buffer, or NONE
-    struct use uses[4 * MOE_MAX_ARGS];
+    struct use uses[8 * MOE_MAX_ARGS];
     uint32_t use_count;
 };
 
@@ -137,18 +142,31 @@ static void find_overlaps(struct places *p)
     p->overlap_first[p->count] = total;
 }
 
-static void use_place(struct places *p, uint32_t place, enum access access, bool remote)
+static void use_kind(struct places *p, uint32_t place, enum access access, enum kind kind)
 {
     bool read = access != access_write, write = access != access_read;
-    if (place == NONE || (remote && p->v->info->ranks == 1))
+    if (place == NONE || !kind_size(p->v, kind))
         return;
     for (uint32_t i = 0; i < p->use_count; i++)
-        if (p->uses[i].place == place && p->uses[i].remote == remote) {
+        if (p->uses[i].place == place && p->uses[i].kind == kind) {
             p->uses[i].read |= read;
             p->uses[i].write |= write;
             return;
         }
-    p->uses[p->use_count++] = (struct use){place, read, write, remote};
+    p->uses[p->use_count++] = (struct use){place, kind, read, write};
+}
+
+static void use_place(struct places *p, uint32_t place, enum access access)
+{
+    use_kind(p, place, access, OWN);
+}
+
+/// The same place on every rank of some kinds.
+static void use_remote(struct places *p, uint32_t place, enum access access, uint32_t kinds)
+{
+    for (uint32_t kind = NEAR; kind < p->v->kinds; kind++)
+        if (kinds >> kind & 1)
+            use_kind(p, place, access, (enum kind)kind);
 }
 
 /// The place an argument names; NONE for parameters, which nothing writes.
@@ -178,6 +196,8 @@ static const struct through throughs[] = {
     {kernel_role_copy_rows, kernel_role_bin_round, {ROUND_X + 1}, {ROUND_SEND + 1}},
     {kernel_role_copy_rows, kernel_role_fan_out, {FAN_ARRIVED + 1, FAN_X + 1}, {FAN_A + 1}},
     {kernel_role_copy_rows, kernel_role_dense, {DENSE_X + 1}, {DENSE_A + 1}},
+    {kernel_role_sum_rows, kernel_role_fold, {FOLD_REPLIES + 1}, {FOLD_SUMS + 1}},
+    {kernel_role_sum_rows, kernel_role_bin, {BIN_SPILL + 1}, {BIN_SPILL + 1}},
     {kernel_role_mlp_down, kernel_role_fan_out, {0}, {FAN_REPLY + 1, FAN_OWN + 1}},
     {kernel_role_mlp_down, kernel_role_dense, {0}, {DENSE_Y + 1}},
     {kernel_role_merge, kernel_role_bin, {BIN_REPLY + 1, BIN_OWN + 1, BIN_SPILL + 1}, {0}},
@@ -195,7 +215,7 @@ static void use_earlier_slots(struct places *p, const struct plan_instr *fan_out
 {
     const struct plan_exchange *e = ROW(p->v->plan, plan_exchange, fan_out->exchange);
     for (uint32_t i = 0; i < e->wave && !e->pool; i++)
-        use_place(p, place_of(p, fan_out, fan_out->args.count - 1 - i), access_read, false);
+        use_place(p, place_of(p, fan_out, fan_out->args.count - 1 - i), access_read);
 }
 
 static bool use_through(struct places *p, uint32_t event, uint32_t control)
@@ -215,9 +235,9 @@ static bool use_through(struct places *p, uint32_t event, uint32_t control)
         for (int j = 0; j < 4; j++) {
             uint32_t read = throughs[i].reads[j] ? place_of(p, writer, throughs[i].reads[j] - 1u) : NONE;
             if (throughs[i].reads[j] && !is_earlier_bins(v, writer, throughs[i].reads[j] - 1u))
-                use_place(p, j == 0 ? chunk_place(p, read, piece) : read, access_read, false);
+                use_place(p, j == 0 ? chunk_place(p, read, piece) : read, access_read);
             if (throughs[i].writes[j])
-                use_place(p, place_of(p, writer, throughs[i].writes[j] - 1u), access_write, false);
+                use_place(p, place_of(p, writer, throughs[i].writes[j] - 1u), access_write);
         }
         if (role_of(v, instr) == kernel_role_copy_rows && role_of(v, writer) == kernel_role_fan_out)
             use_earlier_slots(p, writer);
@@ -242,6 +262,8 @@ static bool use_launch(struct places *p, uint32_t event)
     switch (role_of(p->v, instr)) {
     case kernel_role_bin:
         note_writer(p, instr, row, BIN_BINS);
+        if (ROW(p->v->plan, plan_exchange, instr->exchange)->node)
+            note_writer(p, instr, row, BIN_SUMS);
         return true;
     case kernel_role_bin_round:
         note_writer(p, instr, row, ROUND_CONTROL);
@@ -253,6 +275,11 @@ static bool use_launch(struct places *p, uint32_t event)
         note_writer(p, instr, row, FAN_PAIRS);
         note_writer(p, instr, row, FAN_OWN_TABLE);
         return true;
+    case kernel_role_fold:
+        note_writer(p, instr, row, FOLD_CONTROL);
+        return true;
+    case kernel_role_sum_rows:
+        return use_through(p, event, SUM_CONTROL);
     case kernel_role_copy_rows:
         return use_through(p, event, COPY_CONTROL);
     case kernel_role_mlp_down:
@@ -275,6 +302,48 @@ static bool has_pool(const struct verifier *v, uint32_t exchange)
     return false;
 }
 
+/// What a message reads and writes here and on its other end. Put by the sender, it is read until the receiver has it.
+static void use_message(struct places *p, uint32_t op, uint32_t exchange)
+{
+    const struct plan_exchange *e = ROW(p->v->plan, plan_exchange, exchange);
+    bool dispatch = e->kind == exchange_kind_dispatch,
+         learns = op == (e->node && dispatch ? opcode_settle : opcode_recv);
+    uint32_t direct = e->node ? FROM_NEAR : FROM_ALL, relay = e->node ? buffer_place(p, e->relay) : NONE;
+    uint32_t send = chunk_place(p, buffer_place(p, e->send), e->piece),
+             recv = chunk_place(p, buffer_place(p, e->recv), e->piece);
+    uint32_t sums = e->node && !dispatch ? buffer_place(p, e->sums) : NONE;
+    uint32_t asked = e->node && !dispatch ? buffer_place(p, ROW(p->v->plan, plan_exchange, e->base)->relay) : NONE;
+    switch (op) {
+    case opcode_send:
+        use_place(p, send, access_read);
+        use_remote(p, recv, access_write, direct);
+        use_remote(p, relay, access_write, dispatch ? FROM_ALIKE : FROM_NEAR);
+        use_place(p, dispatch ? NONE : relay, access_write);
+        break;
+    case opcode_recv:
+        use_place(p, e->node && dispatch ? relay : recv, access_write); // the slots fill until they are settled
+        use_remote(p, send, access_read, e->node && dispatch ? FROM_NEAR | FROM_ALIKE : direct);
+        use_remote(p, sums, access_read, FROM_ALIKE);
+        break;
+    case opcode_forward:
+        use_place(p, relay, access_read);
+        use_remote(p, recv, access_write, dispatch ? FROM_NEAR : FROM_ALIKE);
+        use_place(p, dispatch ? recv : NONE, access_write);
+        use_place(p, sums, access_read);
+        use_place(p, asked, access_read);
+        break;
+    case opcode_settle:
+        use_place(p, dispatch ? recv : relay, access_write);
+        use_remote(p, dispatch ? relay : send, access_read, FROM_NEAR);
+        use_place(p, asked, access_read);
+        break;
+    default:
+        return;
+    }
+    if (learns && has_pool(p->v, exchange)) // the own overflow vector stands in the own headers
+        use_place(p, buffer_place(p, e->send), access_read);
+}
+
 /// Everything that an event accesses.
 static bool collect_uses(struct places *p, uint32_t event)
 {
@@ -282,40 +351,43 @@ static bool collect_uses(struct places *p, uint32_t event)
     const struct plan_instr *instr = event_instr(v, event);
     p->use_count = 0;
     for (uint32_t i = 0; i < instr->args.count; i++)
-        use_place(p, place_of(p, instr, i), ROW(v->plan, plan_arg, instr->args.first + i)->access, false);
+        use_place(p, place_of(p, instr, i), ROW(v->plan, plan_arg, instr->args.first + i)->access);
     if (instr->op == opcode_launch)
         return use_launch(p, event);
     if (instr->exchange == NONE)
         return true;
-    const struct plan_exchange *e = ROW(v->plan, plan_exchange, instr->exchange);
-    bool send = instr->op == opcode_send, recv = instr->op == opcode_recv;
-    if (send || recv) {
-        use_place(p, chunk_place(p, buffer_place(p, e->send), e->piece), access_read, recv);
-        use_place(p, chunk_place(p, buffer_place(p, e->recv), e->piece), access_write, send);
-    }
-    if (recv && has_pool(v, instr->exchange)) // the own overflow vector stands in the own headers
-        use_place(p, buffer_place(p, e->send), access_read, false);
+    use_message(p, instr->op, instr->exchange);
     return true;
 }
 
-struct knowledge { // how many events of a stream have ended for certain, on the event's own rank and on any other one
-    uint32_t same, other;
+struct knowledge { // how many events of a stream have ended for certain on ranks of each kind
+    uint32_t ended[KINDS];
 };
 
-/// On the rank that made the earlier access.
-static uint32_t known_ended(const struct places *p, struct knowledge k, bool remote, bool earlier_remote)
+/// On the rank that made the earlier access. The memory's rank is of kind `here` for this one, and of kind `there` for that
+/// one, which thus is of one of several kinds for this one.
+static uint32_t known_ended(const struct places *p, struct knowledge k, enum kind here, enum kind there)
 {
-    if (!remote && !earlier_remote)
-        return k.same;
-    if (remote != earlier_remote)
-        return k.other;
-    return p->v->info->ranks > 2 && k.other < k.same ? k.other : k.same; // by the same other rank, or by two
+    static const uint8_t kinds[KINDS][KINDS] = {
+        {1 << OWN, 1 << NEAR, 1 << ALIKE, 1 << FAR},
+        {1 << NEAR, 1 << OWN | 1 << NEAR, 1 << FAR, 1 << ALIKE | 1 << FAR},
+        {1 << ALIKE, 1 << FAR, 1 << OWN | 1 << ALIKE, 1 << NEAR | 1 << FAR},
+        {1 << FAR, 1 << ALIKE | 1 << FAR, 1 << NEAR | 1 << FAR, 1 << OWN | 1 << NEAR | 1 << ALIKE | 1 << FAR}};
+    uint32_t mask = kinds[here][there], least = UINT32_MAX;
+    if (here == there && (here == NEAR || here == ALIKE) && kind_size(p->v, here) == 1)
+        mask = 1 << OWN; // the only rank of that kind is this one
+    for (uint32_t kind = OWN; kind < p->v->kinds; kind++)
+        if (mask >> kind & 1 && kind_size(p->v, (enum kind)kind) && k.ended[kind] < least)
+            least = k.ended[kind];
+    return least;
 }
 
-static void learn(struct knowledge *k, bool own, bool others, uint32_t ended)
+/// Everybody's send has ended: what is known of all ranks, or of all but those of one kind that were two.
+static void learn(const struct verifier *v, struct knowledge *k, bool own, bool others, uint32_t ended)
 {
-    k->same = own && ended > k->same ? ended : k->same;
-    k->other = others && ended > k->other ? ended : k->other;
+    for (uint32_t kind = OWN; kind < v->kinds; kind++)
+        if ((kind == OWN ? own : others) && ended > k->ended[kind])
+            k->ended[kind] = ended;
 }
 
 /// An access inside rounds happens only when they run, and then their messages travel too: who is known to have received
@@ -331,8 +403,11 @@ static struct knowledge with_rounds(const struct verifier *v, struct knowledge k
         if (event_instr(v, e)->op != opcode_recv)
             continue;
         uint32_t sent = v->events[v->events[e].wakes].position + 1, received = v->events[e].position;
-        learn(&more, k.other > received, k.other > received && v->info->ranks > 2, sent);
-        learn(&more, k.same > received, k.same > received && v->info->ranks > 1, sent);
+        bool others = false;
+        for (uint32_t kind = NEAR; kind < v->kinds; kind++)
+            others = others || (kind_size(v, (enum kind)kind) && k.ended[kind] > received);
+        learn(v, &more, others, others && v->info->ranks > 2, sent);
+        learn(v, &more, k.ended[OWN] > received, k.ended[OWN] > received && v->info->ranks > 1, sent);
     }
     return more;
 }
@@ -346,7 +421,26 @@ static bool report_race(const struct places *p, uint32_t event, const struct use
     return verify_fail(v, "%s %s `%s`%s and %s %s `%s`%s: nothing orders them",
                        event_text(v, v->stream_first[stream] + position), earlier_write ? "writes" : "reads", first,
                        earlier_remote ? " of another rank" : "", event_text(v, event), use->write ? "writes" : "reads",
-                       second, use->remote ? " of another rank" : "");
+                       second, use->kind != OWN ? " of another rank" : "");
+}
+
+/// Is the event one that puts messages of an exchange with relays into slots?
+static uint32_t put_by(const struct verifier *v, uint32_t event)
+{
+    const struct plan_instr *instr = event_instr(v, event);
+    bool message = instr->op == opcode_send || instr->op == opcode_forward;
+    return message && ROW(v->plan, plan_exchange, instr->exchange)->node ? instr->exchange : NONE;
+}
+
+/// 1 + position of the last write of a stream that may meet what the event writes: what puts messages of one exchange
+/// writes slots of its own for every pair of ranks (slots.h), whoever relays them.
+static uint32_t last_write(const struct places *p, uint32_t event, const struct history *h, uint32_t at,
+                           uint32_t stream)
+{
+    uint32_t written = h->writes[at], exchange = put_by(p->v, event);
+    if (written && exchange != NONE && put_by(p->v, p->v->stream_first[stream] + written - 1) == exchange)
+        return h->older[at];
+    return written;
 }
 
 /// Is what a stream did to a place known to have ended? Its own record does not count: on another rank the same
@@ -357,19 +451,22 @@ static bool check_past(const struct places *p, uint32_t event, const struct use 
     const struct verifier *v = p->v;
     const struct history *h = &p->histories[place];
     const struct event *own = &v->events[event];
-    struct knowledge k = {event_clock(v, event, false)[stream], event_clock(v, event, true)[stream]};
+    struct knowledge k = {{0}};
+    for (uint32_t kind = OWN; kind < v->kinds; kind++)
+        k.ended[kind] = event_clock(v, event, (enum kind)kind)[stream];
     uint32_t at = side * v->streams.count + stream, itself = stream == own->stream ? own->position + 1 : 0;
-    uint32_t last = (writes ? h->writes : h->reads)[at], known = known_ended(p, k, use->remote, side);
+    uint32_t last = writes ? last_write(p, event, h, at, stream) : h->reads[at];
+    uint32_t known = known_ended(p, k, use->kind, (enum kind)side);
     if (last != itself && last > known)
-        return report_race(p, event, use, place, stream, last - 1, side, writes);
+        return report_race(p, event, use, place, stream, last - 1, side != OWN, writes);
     const struct rounds_access *r = (writes ? h->round_writes : h->round_reads)[at];
     for (; r && r->position >= known; r = r->earlier) {
         uint32_t inside = v->stream_first[stream] + r->position;
         if (r->position + 1 == itself)
             continue;
         if (v->events[inside].loop == own->loop ||
-            r->position >= known_ended(p, with_rounds(v, k, inside), use->remote, side))
-            return report_race(p, event, use, place, stream, r->position, side, writes);
+            r->position >= known_ended(p, with_rounds(v, k, inside), use->kind, (enum kind)side))
+            return report_race(p, event, use, place, stream, r->position, side != OWN, writes);
     }
     return true;
 }
@@ -378,7 +475,7 @@ static bool check_past(const struct places *p, uint32_t event, const struct use 
 static bool check_use(const struct places *p, uint32_t event, const struct use *use)
 {
     for (uint32_t o = p->overlap_first[use->place]; o < p->overlap_first[use->place + 1]; o++)
-        for (uint32_t side = 0; side < 2; side++)
+        for (uint32_t side = OWN; side < p->v->kinds; side++)
             for (uint32_t s = 0; s < p->v->streams.count; s++)
                 if (!check_past(p, event, use, p->overlaps[o], true, side, s) ||
                     (use->write && !check_past(p, event, use, p->overlaps[o], false, side, s)))
@@ -401,16 +498,23 @@ static bool check_inside(const struct places *p, uint32_t event)
 }
 
 /// What was accessed while a message was under way: for the recv `event`, everything must have ended before its send.
-static bool check_flight(const struct places *p, uint32_t event)
+static bool check_flight(struct places *p, uint32_t event)
 {
     const struct verifier *v = p->v;
     const struct plan_instr *instr = event_instr(v, event);
-    if (instr->op != opcode_recv || v->info->ranks == 1)
+    uint32_t count = p->use_count, wakes = v->events[event].wakes;
+    struct use uses[sizeof p->uses / sizeof *p->uses];
+    bool fine = true;
+    if (!v->events[event].from || v->info->ranks == 1)
         return true;
-    const struct plan_exchange *e = ROW(v->plan, plan_exchange, instr->exchange);
-    struct use from = {.place = chunk_place(p, buffer_place(p, e->send), e->piece), .read = true};
-    struct use to = {.place = chunk_place(p, buffer_place(p, e->recv), e->piece), .write = true, .remote = true};
-    return check_use(p, v->events[event].wakes, &from) && check_use(p, v->events[event].wakes, &to);
+    memcpy(uses, p->uses, sizeof uses);
+    p->use_count = 0;
+    use_message(p, event_instr(v, wakes)->op, instr->exchange);
+    for (uint32_t i = 0; i < p->use_count && fine; i++)
+        fine = check_use(p, wakes, &p->uses[i]);
+    memcpy(p->uses, uses, sizeof uses);
+    p->use_count = count;
+    return fine;
 }
 
 struct share { // of a buffer's token rows
@@ -486,7 +590,10 @@ static void record_access(struct places *p, uint32_t event, uint32_t *last, stru
 static void record_use(struct places *p, uint32_t event, const struct use *use)
 {
     struct history *h = &p->histories[use->place];
-    uint32_t at = use->remote * p->v->streams.count + p->v->events[event].stream;
+    uint32_t stream = p->v->events[event].stream, at = use->kind * p->v->streams.count + stream, last = h->writes[at];
+    if (use->write && last &&
+        (put_by(p->v, event) == NONE || put_by(p->v, event) != put_by(p->v, p->v->stream_first[stream] + last - 1)))
+        h->older[at] = last;
     if (use->read)
         record_access(p, event, &h->reads[at], &h->round_reads[at]);
     if (!use->write)
@@ -516,10 +623,12 @@ static void start(struct places *p)
         p->writer[b] = NONE;
     for (uint32_t i = 0; i < p->count; i++)
         if (p->overlap_first[i] < p->overlap_first[i + 1]) {
-            p->histories[i].reads = context_alloc(v->context, 4 * streams * sizeof(uint32_t));
-            p->histories[i].writes = p->histories[i].reads + 2 * streams;
-            p->histories[i].round_reads = context_alloc(v->context, 4 * streams * sizeof(struct rounds_access *));
-            p->histories[i].round_writes = p->histories[i].round_reads + 2 * streams;
+            size_t half = v->kinds * streams;
+            p->histories[i].reads = context_alloc(v->context, 3 * half * sizeof(uint32_t));
+            p->histories[i].writes = p->histories[i].reads + half;
+            p->histories[i].older = p->histories[i].writes + half;
+            p->histories[i].round_reads = context_alloc(v->context, 2 * half * sizeof(struct rounds_access *));
+            p->histories[i].round_writes = p->histories[i].round_reads + half;
         }
 }
 

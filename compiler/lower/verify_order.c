@@ -130,36 +130,83 @@ static bool message_in_place(const struct verifier *v, uint32_t e)
            verify_fail(v, "%s: stands in the rounds of another pool", event_text(v, e));
 }
 
+/// Sends, receives, and with relays what is passed on and settled, of each exchange: their events, by iteration.
+enum side { SENT, RECEIVED, FORWARDED, SETTLED, SIDES };
+
+static enum side side_of(uint32_t op)
+{
+    return op == opcode_send      ? SENT
+           : op == opcode_recv    ? RECEIVED
+           : op == opcode_forward ? FORWARDED
+           : op == opcode_settle  ? SETTLED
+                                  : SIDES;
+}
+
+static bool collect_messages(struct verifier *v, uint32_t *events)
+{
+    for (uint32_t e = 0; e < v->event_count; e++) {
+        const struct plan_instr *instr = event_instr(v, e);
+        enum side side = side_of(instr->op);
+        if (side == SIDES)
+            continue;
+        if (!message_in_place(v, e))
+            return false;
+        if (side >= FORWARDED && !ROW(v->plan, plan_exchange, instr->exchange)->node)
+            return verify_fail(v, "%s: nothing is relayed there", event_text(v, e));
+        uint32_t slot = (instr->exchange - v->variant->exchanges.first) * ROUND_COPIES + v->events[e].iteration;
+        uint32_t *at = &events[slot * SIDES + side];
+        if (*at != NONE)
+            return verify_fail(v, "%s repeats %s", event_text(v, e), event_text(v, *at));
+        *at = e;
+    }
+    return true;
+}
+
+static void wake(struct verifier *v, uint32_t event, uint32_t by, uint32_t from)
+{
+    v->events[event].wakes = by;
+    v->events[event].from = from;
+}
+
+/// Who waits for whom with relays: one stream receives, passes on and settles a dispatch, and settles, passes on and
+/// receives a combine, in that order, so that the last knows what the ones before have waited for.
+static bool match_relays(struct verifier *v, const struct plan_exchange *x, const uint32_t *at)
+{
+    if (at[FORWARDED] == NONE || at[SETTLED] == NONE)
+        return verify_fail(v, "exchange `%s` is not relayed", ir_text(v->plan, x->name));
+    bool dispatch = x->kind == exchange_kind_dispatch;
+    const struct event *first = &v->events[at[dispatch ? RECEIVED : SETTLED]], *forward = &v->events[at[FORWARDED]],
+                       *last = &v->events[at[dispatch ? SETTLED : RECEIVED]];
+    if (first->stream != forward->stream || forward->stream != last->stream || first->position > forward->position ||
+        forward->position > last->position)
+        return verify_fail(v, "exchange `%s` is relayed out of order", ir_text(v->plan, x->name));
+    wake(v, at[RECEIVED], at[dispatch ? SENT : FORWARDED], dispatch ? FROM_NEAR | FROM_ALIKE : FROM_ALIKE);
+    wake(v, at[SETTLED], at[dispatch ? FORWARDED : SENT], FROM_NEAR);
+    return true;
+}
+
 /// Every exchange: one send and one recv in the program (in rounds: one each an iteration).
 static bool match_messages(struct verifier *v)
 {
     uint32_t count = v->variant->exchanges.count * ROUND_COPIES;
-    uint32_t *send = context_alloc(v->context, (count + 1) * sizeof *send);
-    uint32_t *recv = context_alloc(v->context, (count + 1) * sizeof *recv);
-    for (uint32_t i = 0; i < count; i++)
-        send[i] = recv[i] = NONE;
-    for (uint32_t e = 0; e < v->event_count; e++) {
-        const struct plan_instr *instr = event_instr(v, e);
-        if (instr->op != opcode_send && instr->op != opcode_recv)
-            continue;
-        if (!message_in_place(v, e))
-            return false;
-        uint32_t slot = (instr->exchange - v->variant->exchanges.first) * ROUND_COPIES + v->events[e].iteration;
-        uint32_t *side = instr->op == opcode_send ? send : recv;
-        if (side[slot] != NONE)
-            return verify_fail(v, "%s repeats %s", event_text(v, e), event_text(v, side[slot]));
-        side[slot] = e;
-    }
+    uint32_t *events = context_alloc(v->context, ((size_t)count + 1) * SIDES * sizeof *events);
+    for (uint32_t i = 0; i < count * SIDES; i++)
+        events[i] = NONE;
+    if (!collect_messages(v, events))
+        return false;
     for (uint32_t i = 0; i < count; i++) {
-        if ((send[i] == NONE) != (recv[i] == NONE))
-            return verify_fail(v, "%s has no %s on the other ranks", event_text(v, send[i] == NONE ? recv[i] : send[i]),
-                               send[i] == NONE ? "send" : "recv");
-        if (i % ROUND_COPIES == 0 && send[i] == NONE)
-            return verify_fail(
-                v, "exchange `%s` is never sent",
-                ir_text(v->plan, ROW(v->plan, plan_exchange, v->variant->exchanges.first + i / ROUND_COPIES)->name));
-        if (recv[i] != NONE)
-            v->events[recv[i]].wakes = send[i];
+        const uint32_t *at = &events[(size_t)i * SIDES];
+        const struct plan_exchange *x = ROW(v->plan, plan_exchange, v->variant->exchanges.first + i / ROUND_COPIES);
+        if ((at[SENT] == NONE) != (at[RECEIVED] == NONE))
+            return verify_fail(v, "%s has no %s on the other ranks",
+                               event_text(v, at[SENT] == NONE ? at[RECEIVED] : at[SENT]),
+                               at[SENT] == NONE ? "send" : "recv");
+        if (i % ROUND_COPIES == 0 && at[SENT] == NONE)
+            return verify_fail(v, "exchange `%s` is never sent", ir_text(v->plan, x->name));
+        if (at[RECEIVED] != NONE && x->node && !match_relays(v, x, at))
+            return false;
+        if (at[RECEIVED] != NONE && !x->node)
+            wake(v, at[RECEIVED], at[SENT], FROM_ALL);
     }
     return true;
 }
@@ -235,7 +282,7 @@ static bool sort_events(struct verifier *v)
 
 static uint32_t *clock_of(const struct verifier *v, uint32_t *clocks, uint32_t event)
 {
-    return clocks + (size_t)event * 2 * v->streams.count;
+    return clocks + (size_t)event * v->kinds * v->streams.count;
 }
 
 static void raise(uint32_t *to, uint32_t value)
@@ -246,47 +293,66 @@ static void raise(uint32_t *to, uint32_t value)
 /// `to` starts after `from` has ended: an event of its own rank.
 static void join(const struct verifier *v, uint32_t *to, const uint32_t *from, uint32_t event)
 {
-    for (uint32_t i = 0; i < 2 * v->streams.count; i++)
+    for (uint32_t i = 0; i < v->kinds * v->streams.count; i++)
         raise(&to[i], from[i]);
     raise(&to[v->events[event].stream], v->events[event].position + 1);
 }
 
-/// `to` starts after the sends of all ranks, its own too. What a peer knew of other ranks it knew of this one, and, where
-/// there are more than two, of every third one.
-static void join_messages(const struct verifier *v, uint32_t *to, const uint32_t *from, uint32_t event)
+static void raise_kind(const struct verifier *v, uint32_t *to, uint32_t kind, const uint32_t *from, uint32_t seen)
 {
-    uint32_t s = v->streams.count;
-    join(v, to, from, event);
-    if (v->info->ranks == 1)
-        return;
-    for (uint32_t i = 0; i < s; i++) {
-        raise(&to[i], from[s + i]);
-        raise(&to[s + i], from[i]);
+    for (uint32_t i = 0; i < v->streams.count; i++)
+        raise(&to[kind * v->streams.count + i], from[seen * v->streams.count + i]);
+}
+
+/// `to` starts after an event of its own rank and of all ranks of some kinds (`from`). To such a rank this one is of the
+/// same kind, so that what it knew of that kind holds here. Every far rank is alike to one rank of the own node and in the
+/// node of one alike rank; a rank alike is far from all of the own node, and one of the own node from all that are alike.
+static void join_messages(const struct verifier *v, uint32_t *to, const uint32_t *seen, uint32_t event, uint32_t from)
+{
+    static const uint8_t relayed[][3] = {
+        {NEAR, FAR, ALIKE}, {ALIKE, FAR, NEAR}, {NEAR, ALIKE, FAR}, {ALIKE, NEAR, FAR}};
+    join(v, to, seen, event);
+    for (uint32_t kind = NEAR; kind < v->kinds; kind++) {
+        if (!(from >> kind & 1) || !kind_size(v, (enum kind)kind))
+            continue;
+        raise_kind(v, to, OWN, seen, kind);
+        raise_kind(v, to, kind, seen, OWN);
+        raise(&to[kind * v->streams.count + v->events[event].stream], v->events[event].position + 1);
     }
-    raise(&to[s + v->events[event].stream], v->events[event].position + 1);
+    for (size_t i = 0; i < sizeof relayed / sizeof *relayed && v->kinds == KINDS; i++)
+        if (from >> relayed[i][0] & 1)
+            raise_kind(v, to, relayed[i][1], seen, relayed[i][2]);
+}
+
+static void join_wake(const struct verifier *v, uint32_t *to, const uint32_t *seen, const struct event *event)
+{
+    if (event->from)
+        join_messages(v, to, seen, event->wakes, event->from);
+    else
+        join(v, to, seen, event->wakes);
 }
 
 static void compute_clocks(struct verifier *v)
 {
-    size_t count = (size_t)v->event_count * 2 * v->streams.count + 1;
+    size_t count = (size_t)v->event_count * v->kinds * v->streams.count + 1;
     v->clocks = context_alloc(v->context, count * sizeof *v->clocks);
     v->round_clocks = context_alloc(v->context, count * sizeof *v->round_clocks);
     for (uint32_t i = 0; i < v->event_count; i++) {
         uint32_t e = v->order[i], wakes = v->events[e].wakes;
         const struct event *event = &v->events[e];
         uint32_t *base = clock_of(v, v->clocks, e), *rounds = clock_of(v, v->round_clocks, e);
-        bool message = event_instr(v, e)->op == opcode_recv, apart = message && event->loop != NONE;
+        bool apart = event->from && event->loop != NONE;
         if (event->position)
             join(v, base, clock_of(v, v->clocks, e - 1), e - 1);
         if (wakes != NONE && !apart)
-            (message ? join_messages : join)(v, base, clock_of(v, v->clocks, wakes), wakes);
-        memcpy(rounds, base, 2 * v->streams.count * sizeof *base);
+            join_wake(v, base, clock_of(v, v->clocks, wakes), event);
+        memcpy(rounds, base, v->kinds * v->streams.count * sizeof *base);
         if (event->loop == NONE)
             continue;
         if (event->position && v->events[e - 1].loop == event->loop)
             join(v, rounds, clock_of(v, v->round_clocks, e - 1), e - 1);
         if (apart && wakes != NONE)
-            join_messages(v, rounds, clock_of(v, v->round_clocks, wakes), wakes);
+            join_wake(v, rounds, clock_of(v, v->round_clocks, wakes), event);
     }
 }
 
@@ -298,10 +364,11 @@ static bool check_rounds(struct verifier *v)
         if (instr->op != opcode_rounds)
             continue;
         uint32_t base = ROW(v->plan, plan_exchange, instr->exchange)->base;
+        uint32_t learns = ROW(v->plan, plan_exchange, base)->node ? opcode_settle : opcode_recv;
         bool known = false;
         for (uint32_t r = 0; r < v->event_count && !known; r++)
-            known = event_instr(v, r)->op == opcode_recv && event_instr(v, r)->exchange == base &&
-                    event_clock(v, e, false)[v->events[r].stream] > v->events[r].position;
+            known = event_instr(v, r)->op == learns && event_instr(v, r)->exchange == base &&
+                    event_clock(v, e, OWN)[v->events[r].stream] > v->events[r].position;
         if (!known)
             return verify_fail(v, "%s does not come after the recv of its base dispatch", event_text(v, e));
     }
@@ -321,7 +388,7 @@ static bool check_count(struct verifier *v)
             // a signal that only this count waits for may be the last event
             uint32_t needed =
                 length && event_instr(v, v->stream_first[s] + length - 1)->op == opcode_signal ? length - 1 : length;
-            if (s != v->events[e].stream && event_clock(v, e, false)[s] < needed)
+            if (s != v->events[e].stream && event_clock(v, e, OWN)[s] < needed)
                 return verify_fail(v, "%s does not come after all of stream `%s`", event_text(v, e),
                                    ir_text(v->plan, ROW(v->plan, plan_stream, v->streams.first + s)->name));
         }

@@ -54,6 +54,8 @@ static bool bin_fits(const struct sizes *s, int64_t bound)
         return false;
     return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) &&
            holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds(s, BIN_OWN, bound, reply->row_bytes) &&
+           (!e->node || s->instr->args.count <= BIN_SUMS ||
+            holds(s, BIN_SUMS, 1, moe_sums_bytes(bound * info->choices / 2, bound * info->choices))) &&
            holds(s, BIN_BINS, 1, bins);
 }
 
@@ -67,6 +69,25 @@ static bool fan_out_fits(const struct sizes *s)
            holds(s, FAN_PAIRS, 1, moe_pairs_bytes(slots_wave_experts(plan, e, rank), rows, pairs));
 }
 
+/// What passes through a relay has room there, and is listed.
+static bool relays_fit(const struct sizes *s, const struct plan_exchange *e)
+{
+    uint32_t rank = s->program->rank, ranks = s->v->info->ranks;
+    if (!e->node)
+        return true;
+    if (bytes_of(s, e->relay) >= slots_relay_bytes(s->v->plan, e, rank, ranks) &&
+        (e->kind == exchange_kind_dispatch || bytes_of(s, e->sums) >= slots_sums_bytes(s->v->plan, e, rank, ranks)))
+        return true;
+    return verify_fail(s->v, "rank %u: the buffers of exchange `%s` do not hold what it relays", rank,
+                       ir_text(s->v->plan, e->name));
+}
+
+static bool fold_fits(const struct sizes *s)
+{
+    const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, s->instr->exchange);
+    return holds(s, FOLD_CONTROL, 1, slots_fold_bytes(s->v->plan, e, s->program->rank, s->v->info->ranks));
+}
+
 static bool launch_fits(struct sizes *s)
 {
     const struct plan_kernel *k = ROW(s->v->plan, plan_kernel, s->instr->kernel);
@@ -76,6 +97,8 @@ static bool launch_fits(struct sizes *s)
         return bin_fits(s, bound);
     case kernel_role_fan_out:
         return fan_out_fits(s);
+    case kernel_role_fold:
+        return fold_fits(s);
     case kernel_role_bin_round: {
         const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, s->instr->exchange);
         int64_t rows = slots_round_rows(s->v->plan, e, s->program->rank, s->v->info->ranks);
@@ -122,6 +145,8 @@ static bool extents_fit(const struct sizes *s)
             bytes_of(s, e->recv) < slots_recv_bytes(s->v->plan, e, rank, ranks))
             return verify_fail(s->v, "rank %u: the buffers of exchange `%s` do not hold its slots", rank,
                                ir_text(s->v->plan, e->name));
+        if (!relays_fit(s, e))
+            return false;
     }
     return true;
 }

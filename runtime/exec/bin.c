@@ -1,7 +1,9 @@
 // The built-in kernels `bin` and `bin_round`: routes become rows per destination rank. A token sends one row to each rank
 // that owns one of its experts; its own rank's row stays in x. `bin` fills the base slots' headers and metas, the pack
 // table, and says where each token's replies will lie; `bin_round` does the same for the rows granted in one overflow
-// round. With waves of experts a `bin` looks at its wave's experts only and sends what no earlier wave has stored.
+// round. With waves of experts a `bin` looks at its wave's experts only and sends what no earlier wave has stored. With
+// relays (slots.h) the rows of a token for one other node share one copy of its data, and stay together: where one finds
+// no slot, all of them overflow, and their replies are summed here as the relay would have.
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,6 +68,19 @@ static int same_rank(const struct moe_session *session, const struct pair pairs[
     return to;
 }
 
+/// The end of the run of pairs that find slots together: those of one rank, or through a relay of one node.
+static int together(const struct moe_session *session, const struct plan_exchange *e, uint32_t me,
+                    const struct pair pairs[], int from, int count)
+{
+    int to = same_rank(session, pairs, from, count);
+    uint32_t rank = owner(session, pairs[from].owner)->rank;
+    if (!e->node || rank / e->node == me / e->node)
+        return to;
+    while (to < count && owner(session, pairs[to].owner)->rank / e->node == rank / e->node)
+        to++;
+    return to;
+}
+
 /// Writes pairs [from, to) as a record's meta; the rest of its entries are unused.
 static void write_meta(const struct moe_session *session, const struct pair pairs[], int from, int to,
                        const struct plan_exchange *e, char *record)
@@ -116,6 +131,8 @@ static struct moe_bins *lay_out(const struct moe_session *session, const struct 
     b->own_first = carve(&at, tokens + 1, sizeof(int32_t));
     b->load = carve(&at, session->info->experts, sizeof(int64_t));
     b->overflow = carve(&at, ranks, sizeof(uint32_t));
+    b->placed = carve(&at, ranks, sizeof(int64_t));
+    b->node_rows = carve(&at, ranks, sizeof(int64_t));
     if (e->waves == 1)
         return b;
     b->stored_count = carve(&at, ranks, sizeof(int64_t));
@@ -198,13 +215,50 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
     return true;
 }
 
+/// Does every rank of pairs [from, to) have a free slot? `cursor` counts those that are taken.
+static bool all_fit(const struct moe_session *session, const struct plan_exchange *e, uint32_t me,
+                    const struct pair pairs[], int from, int to, const int64_t *cursor)
+{
+    for (int i = from; i < to; i = same_rank(session, pairs, i, to)) {
+        uint32_t d = owner(session, pairs[i].owner)->rank;
+        if (d != me && cursor[d] >= slots_rows(session->ir, e, d))
+            return false;
+    }
+    return true;
+}
+
+/// Rows of each rank that find no slot, where those of a node find one together or not at all.
+static void spill_nodes(const struct stream *s, const struct routes *r, const struct plan_exchange *e,
+                        struct moe_bins *b)
+{
+    const struct moe_session *session = r->session;
+    struct pair pairs[MOE_MAX_CHOICES];
+    memset(b->placed, 0, session->info->ranks * sizeof *b->placed);
+    memset(b->overflow, 0, session->info->ranks * sizeof *b->overflow);
+    for (int64_t t = 0; t < b->head.tokens; t++) {
+        int count = token_pairs(r, t, pairs), end;
+        for (int i = 0; i < count; i = end) {
+            end = together(session, e, s->rank->number, pairs, i, count);
+            bool fit = all_fit(session, e, s->rank->number, pairs, i, end, b->placed);
+            for (int j = i; j < end; j = same_rank(session, pairs, j, end)) {
+                uint32_t d = owner(session, pairs[j].owner)->rank;
+                b->placed[d] += fit;
+                b->overflow[d] += !fit;
+            }
+        }
+    }
+}
+
 /// Rows beyond the slots: counted for every rank, refused where the layer says so.
-static bool count_overflow(struct stream *s, const struct plan_exchange *e, struct moe_bins *b)
+static bool count_overflow(struct stream *s, const struct routes *r, const struct plan_exchange *e, struct moe_bins *b)
 {
     struct moe_session *session = s->rank->session;
+    if (e->node)
+        spill_nodes(s, r, e, b);
     for (uint32_t d = 0; d < session->info->ranks; d++) {
         int64_t rows = b->rank_first[d + 1] - b->rank_first[d], slots = slots_rows(session->ir, e, d);
-        b->overflow[d] = d != s->rank->number && rows > slots ? (uint32_t)(rows - slots) : 0;
+        if (!e->node)
+            b->overflow[d] = d != s->rank->number && rows > slots ? (uint32_t)(rows - slots) : 0;
         if (!b->overflow[d])
             continue;
         if (e->overflow == overflow_error || s->rank->exchanges[e - ROW(session->ir, plan_exchange, 0)].pool == NONE)
@@ -254,7 +308,14 @@ struct targets {
     int64_t x_bytes;
     const struct plan_exchange *e, *combine;
     const struct exchange_state *state, *reply_state, *spill_state; // state: its counters grow
+    struct moe_sums_head *sums; // NULL: nothing overflows, or every row goes by itself
 };
+
+/// Rows for rank d that have a slot; those behind them overflow.
+static int64_t slotted(const struct moe_bins *b, uint32_t d)
+{
+    return b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
+}
 
 /// The address of a reply in this wave's base combine.
 static const void *reply_at(const struct targets *to, uint32_t d, int64_t place)
@@ -262,11 +323,12 @@ static const void *reply_at(const struct targets *to, uint32_t d, int64_t place)
     return to->reply + to->reply_state->source_offset[d] + to->combine->header_bytes + place * to->combine->row_bytes;
 }
 
-/// One remote row that is not there yet: record, pack entry; returns the address of its reply.
+/// One remote row that is not there yet: record, pack entry (where its data is its own, `first`); returns the address of
+/// its reply.
 static const void *place_row(const struct moe_session *session, struct moe_bins *b, const struct targets *to, int64_t t,
-                             uint32_t d, int64_t place, const struct pair pairs[], int from, int end)
+                             uint32_t d, int64_t place, const struct pair pairs[], int from, int end, bool first)
 {
-    int64_t slots = slots_rows(session->ir, to->e, d);
+    int64_t slots = slotted(b, d);
     if (place >= slots)
         return to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks) +
                (place - slots) * to->combine->row_bytes;
@@ -274,6 +336,11 @@ static const void *place_row(const struct moe_session *session, struct moe_bins 
     char *record = slot + to->e->header_bytes + place * to->e->row_bytes;
     write_meta(session, pairs, from, end, to->e, record);
     ((struct moe_message *)(void *)slot)->pairs += (uint32_t)(end - from);
+    if (to->e->node)
+        *(struct moe_row_mark *)(void *)(record + slots_relay_data(to->e)) =
+            (struct moe_row_mark){.row = (uint32_t)b->node_rows[d / to->e->node], .first = first};
+    if (!first)
+        return reply_at(to, d, place);
     ((const void **)(uintptr_t)b->head.pack.src)[b->head.pack.rows] = to->x + t * to->x_bytes;
     ((void **)(uintptr_t)b->head.pack.dst)[b->head.pack.rows++] = record;
     return reply_at(to, d, (to->e->waves > 1 ? b->needed[d] : 0) + place);
@@ -321,7 +388,7 @@ static void place_rows(const struct stream *s, const struct routes *r, struct mo
                 merge[replies++] = to->own + place * to->combine->row_bytes;
                 continue;
             }
-            merge[replies++] = place_row(session, b, to, t, d, place, pairs, from, end);
+            merge[replies++] = place_row(session, b, to, t, d, place, pairs, from, end, true);
             if (at && place < slots_rows(session->ir, to->e, d))
                 *at = (int32_t)(b->stored_count[d] + place);
         }
@@ -367,6 +434,78 @@ static void cut_chunks(const struct stream *s, struct moe_bins *b, const struct 
     }
 }
 
+/// Replies [from, to) of one node that come in rounds are one sum, in the place of the first: what a relay sends.
+static int64_t sum_replies(const struct targets *to, const void **merge, int64_t from, int64_t end)
+{
+    if (!to->sums || end - from < 2)
+        return end;
+    struct moe_sums_head *sums = to->sums;
+    int64_t *first = (int64_t *)(uintptr_t)sums->first, number = sums->sums.rows++, at = first[number];
+    ((void **)(uintptr_t)sums->sums.dst)[number] = (void *)(uintptr_t)merge[from];
+    for (int64_t i = from; i < end; i++)
+        ((const void **)(uintptr_t)sums->parts)[at++] = merge[i];
+    first[number + 1] = at;
+    return from + 1;
+}
+
+/// The same with relays: a group of rows finds its places as a whole.
+static void place_groups(const struct stream *s, const struct routes *r, struct moe_bins *b, const struct targets *to)
+{
+    const struct moe_session *session = r->session;
+    uint32_t me = s->rank->number;
+    int64_t *cursor = b->rank_first + session->info->ranks + 1, *first = (int64_t *)(uintptr_t)b->head.merge_first;
+    const void **merge = (const void **)(uintptr_t)b->head.merge_rows;
+    struct pair pairs[MOE_MAX_CHOICES];
+    int64_t replies = 0, own_pairs = 0;
+    memset(cursor, 0, session->info->ranks * sizeof *cursor);
+    memset(b->placed, 0, session->info->ranks * sizeof *b->placed);
+    memset(b->node_rows, 0, session->info->ranks * sizeof *b->node_rows);
+    for (int64_t t = 0; t < b->head.tokens; t++) {
+        int count = token_pairs(r, t, pairs), group, end;
+        first[t] = replies;
+        for (int i = 0; i < count; i = group) {
+            group = together(session, to->e, me, pairs, i, count);
+            bool fit = all_fit(session, to->e, me, pairs, i, group, cursor);
+            int64_t begin = replies;
+            for (int j = i; j < group; j = end) {
+                uint32_t d = owner(session, pairs[j].owner)->rank;
+                end = same_rank(session, pairs, j, group);
+                int64_t place = fit ? cursor[d]++ : slotted(b, d) + b->placed[d]++;
+                b->rank_tokens[b->rank_first[d] + place] = (int32_t)t;
+                if (d == me)
+                    place_own(session, b, place, pairs, j, end, &own_pairs);
+                merge[replies++] = d == me ? to->own + place * to->combine->row_bytes
+                                           : place_row(session, b, to, t, d, place, pairs, j, end, j == i);
+            }
+            if (!fit)
+                replies = sum_replies(to, merge, begin, replies);
+            else
+                b->node_rows[owner(session, pairs[i].owner)->rank / to->e->node]++;
+        }
+    }
+    first[b->head.tokens] = replies;
+    b->own_rows = cursor[me];
+    b->own_first[b->own_rows] = (int32_t)own_pairs;
+}
+
+/// The control for `sum_rows`; NULL where the instruction has none.
+static struct moe_sums_head *lay_out_sums(const struct moe_session *session, const struct plan_instr *in, void *control,
+                                          int64_t tokens)
+{
+    struct moe_sums_head *sums = control;
+    if (!ROW(session->ir, plan_exchange, in->exchange)->node || in->args.count <= BIN_SUMS)
+        return NULL;
+    int64_t parts = tokens * session->info->choices;
+    char *at = (char *)control + (sizeof *sums + 63) / 64 * 64;
+    *sums = (struct moe_sums_head){0};
+    sums->sums.dst = carve(&at, parts / 2, sizeof(void *));
+    int64_t *first = carve(&at, parts / 2 + 1, sizeof(int64_t));
+    sums->parts = carve(&at, parts, sizeof(void *));
+    sums->first = first;
+    first[0] = 0;
+    return sums;
+}
+
 bool builtin_bin(struct stream *s, const struct moe_kargs *a)
 {
     struct moe_session *session = s->rank->session;
@@ -387,15 +526,16 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
                          .combine = ROW(session->ir, plan_exchange, state->combine),
                          .state = state,
                          .reply_state = &states[state->combine],
-                         .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine]};
-    if (!carry_over(s, e, earlier, b) || !count_rows(s, &routes, e, b) || !count_overflow(s, e, b)) {
+                         .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine],
+                         .sums = lay_out_sums(session, in, a->p[BIN_SUMS], a->n[0])};
+    if (!carry_over(s, e, earlier, b) || !count_rows(s, &routes, e, b) || !count_overflow(s, &routes, e, b)) {
         b->head.tokens = 0;
         return false;
     }
     if (state->pool != NONE)
         place_pool(s, state->pool, b);
     write_headers(s, e, b, to.send);
-    place_rows(s, &routes, b, &to);
+    (e->node ? place_groups : place_rows)(s, &routes, b, &to);
     count_stored(s, b, &to);
     if (to.combine->chunks > 1)
         cut_chunks(s, b, &to, a->n[1]);
@@ -414,8 +554,7 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
     const struct moe_session *session = s->rank->session;
     const struct exchange_state *base = &s->rank->exchanges[e->base];
     struct grant g = grant_of(base->ahead[d], base->mine[d], slots_rows(session->ir, e, d), s->round);
-    int64_t slots = slots_rows(session->ir, ROW(session->ir, plan_exchange, e->base), d);
-    const int32_t *tokens = b->rank_tokens + b->rank_first[d] + slots;
+    const int32_t *tokens = b->rank_tokens + b->rank_first[d] + slotted(b, d);
     struct moe_message *m = (void *)slot;
     *m = (struct moe_message){.rows = (uint32_t)g.count,
                               .source = s->rank->number,

@@ -20,6 +20,8 @@ struct moe_bins {
     struct moe_row_meta *own_pairs;
     int64_t *load;      // [experts] pairs routed to each expert
     uint32_t *overflow; // [ranks]
+    int64_t *placed;    // [ranks] while rows are placed: of those that overflow
+    int64_t *node_rows; // [ranks] with relays, by node: rows that go there so far
     // Waves of experts: rows that this wave or an earlier one has stored at each rank.
     uint32_t exchange;     // the dispatch that this was filled for
     int64_t *stored_count; // [ranks]
@@ -46,6 +48,7 @@ struct launch;
 bool builtin_bin(struct stream *s, const struct moe_kargs *a);
 bool builtin_bin_round(struct stream *s, const struct moe_kargs *a);
 bool builtin_fan_out(struct stream *s, const struct moe_kargs *a);
+bool builtin_fold(struct stream *s, const struct moe_kargs *a);
 bool builtin_dense(struct stream *s, const struct moe_kargs *a);
 
 /// Takes arrays one after the other from a control buffer whose size validation has proved.

@@ -115,6 +115,9 @@ struct transport_ops {
     const char *name;
     enum stepped (*send)(struct stream *stream, uint32_t exchange);
     enum stepped (*recv)(struct stream *stream, uint32_t exchange, struct blocked *on);
+    /// Two hops: pass on what this rank relays; wait for what the node's relays pass on, or its ranks hand in.
+    enum stepped (*forward)(struct stream *stream, uint32_t exchange);
+    enum stepped (*settle)(struct stream *stream, uint32_t exchange, struct blocked *on);
 };
 
 extern const struct device_ops device_cpu, device_sim;
@@ -200,6 +203,9 @@ void stream_begin_step(struct stream *stream);
 /// After the step: counters of all ranks agree (I2), or the session has failed.
 bool conservation_check(struct moe_session *session);
 void stats_compute(struct moe_session *session);
+
+/// Is source `s`'s relayed message of a dispatch, as it lies here, one that can be followed: counts, marks, rows?
+bool relayed_message_good(struct stream *stream, uint32_t dispatch, uint32_t s);
 
 /// Perturbs rank fault_rank's outgoing message once, for tests of the conservation check.
 void fault_apply(struct stream *stream, uint32_t exchange);

@@ -103,6 +103,7 @@ static int64_t count_units(const struct plan_kernel *k, const struct moe_kargs *
     const struct moe_bins_head *bins = a->p[0];
     switch (k->role) {
     case kernel_role_copy_rows:
+    case kernel_role_sum_rows:
         return ((const struct moe_row_table *)a->p[COPY_CONTROL])->rows;
     case kernel_role_mlp_up:
         return pairs->rows ? k->unit_count * pairs->experts : 0;
@@ -159,9 +160,8 @@ static void give_routes(const struct stream *s, const struct plan_instr *in, con
 }
 
 static bool (*const builtins[kernel_role_words_count])(struct stream *, const struct moe_kargs *) = {
-    [kernel_role_bin] = builtin_bin,
-    [kernel_role_bin_round] = builtin_bin_round,
-    [kernel_role_fan_out] = builtin_fan_out,
+    [kernel_role_bin] = builtin_bin,         [kernel_role_bin_round] = builtin_bin_round,
+    [kernel_role_fan_out] = builtin_fan_out, [kernel_role_fold] = builtin_fold,
     [kernel_role_dense] = builtin_dense,
 };
 
@@ -218,6 +218,17 @@ static enum stepped do_send(struct stream *s, const struct plan_instr *in, struc
 static enum stepped do_recv(struct stream *s, const struct plan_instr *in, struct blocked *on)
 {
     return s->rank->session->transport->recv(s, in->exchange, on);
+}
+
+static enum stepped do_forward(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    (void)on;
+    return s->rank->session->transport->forward(s, in->exchange);
+}
+
+static enum stepped do_settle(struct stream *s, const struct plan_instr *in, struct blocked *on)
+{
+    return s->rank->session->transport->settle(s, in->exchange, on);
 }
 
 static enum stepped do_wait(struct stream *s, const struct plan_instr *in, struct blocked *on)
@@ -322,9 +333,10 @@ static enum stepped do_count(struct stream *s, const struct plan_instr *in, stru
 
 static enum stepped (*const handlers[opcode_words_count])(struct stream *, const struct plan_instr *,
                                                           struct blocked *) = {
-    [opcode_launch] = do_launch, [opcode_copy] = do_copy,     [opcode_send] = do_send,     [opcode_recv] = do_recv,
-    [opcode_wait] = do_wait,     [opcode_signal] = do_signal, [opcode_rounds] = do_rounds, [opcode_end] = do_end,
-    [opcode_host] = do_host,     [opcode_count] = do_count,
+    [opcode_launch] = do_launch, [opcode_copy] = do_copy,       [opcode_send] = do_send,
+    [opcode_recv] = do_recv,     [opcode_wait] = do_wait,       [opcode_signal] = do_signal,
+    [opcode_rounds] = do_rounds, [opcode_end] = do_end,         [opcode_host] = do_host,
+    [opcode_count] = do_count,   [opcode_forward] = do_forward, [opcode_settle] = do_settle,
 };
 
 enum stepped executor_step(struct stream *s, struct blocked *on)
@@ -338,7 +350,8 @@ enum stepped executor_step(struct stream *s, struct blocked *on)
     enum stepped result = handlers[in->op](s, in, on);
     if (result != STEP_DONE)
         return result;
-    if (in->op == opcode_launch || in->op == opcode_host || in->op == opcode_copy || in->op == opcode_send || in->op == opcode_recv)
+    if (in->op == opcode_launch || in->op == opcode_host || in->op == opcode_copy || in->op == opcode_send ||
+        in->op == opcode_recv || in->op == opcode_forward || in->op == opcode_settle)
         spans_add(&s->spans,
                   (struct span_record){
                       .begin = s->began, .end = device->now(s), .instr = s->plan->instrs.first + s->pc, .peer = NONE});

@@ -34,6 +34,13 @@ struct moe_bins_head {
     const void *const *merge_rows;      // replies of token t: merge_rows[merge_first[t] .. merge_first[t+1]), by rank
 };
 
+/// Rows to add up, by pointer: what `sum_rows` works through, from `fold` or (rows that overflowed) from `bin`.
+struct moe_sums_head {
+    struct moe_row_table sums;          // dst alone: where each sum goes, which may be its first row
+    const int64_t *first;               // [rows + 1]
+    const void *const *parts;           // of sum i: parts[first[i] .. first[i+1]), by ascending rank
+};
+
 /// Control data that `fan_out` writes: (row, local expert) pairs sorted by local expert.
 struct moe_pairs_head {
     struct moe_row_table unpack;        // arrived row -> row of A, one per pair
@@ -54,8 +61,9 @@ struct moe_pairs_head {
 //            scale: factor on the weights; alpha, limit: a selection or logit bias that is one number
 //            unit tokens
 // bin        p: ids, weights, x (slice), bins control, send slots, reply slots (recv buffer of the combine), own y rows,
-//               spill (recv buffer of the pool combine; this argument is absent where there is no pool),
-//               bins control of the wave before (last; waves but the first)
+//               spill (recv buffer of the pool combine; this argument is absent where there is no pool), with relays
+//               and a pool the sums control (replies of one node to one token that come in rounds),
+//               bins control of the wave before (last; waves but the first; never with relays)
 //            n: width, choices, y dtype size, data dtype size; unit one; instr.exchange: the base dispatch
 // bin_round  p: ids, weights, x (slice), bins control (read), pool send slots, round control
 //            n: as bin; unit one; instr.exchange: the pool dispatch; inside its rounds..end
@@ -81,7 +89,12 @@ struct moe_pairs_head {
 // gate       p: x (slice), weights f32[H], y (slice), result (slice): result = y * sigmoid(x . weights)
 //            n: H, x dtype, y dtype, result dtype; unit tokens
 //
-// instr.exchange is set on launches of bin, bin_round and fan_out: built-ins take the slots' layout from it (slots.h).
+// fold       p: relayed messages of the dispatch (read), the node's replies, sums, sums control
+//            n: width; unit one; instr.exchange: the dispatch
+// sum_rows   p: sums control
+//            n: width, dtype of the rows and of their sum; unit rows
+//
+// instr.exchange is set on launches of bin, bin_round, fold and fan_out: built-ins take the slots' layout from it (slots.h).
 // Own y rows have the stride of the combine's row record. `rounds X` names the pool dispatch. Between `rounds` and `end`
 // a stream has neither wait nor signal: bin_round, copy_rows, send, recv, fan_out, copy_rows, mlp_up, mlp_down, send,
 // recv follow one another on that one stream, once a round. It may begin after the recv of the base dispatch.
@@ -93,7 +106,7 @@ struct moe_pairs_head {
 enum {
     ROUTE_X, ROUTE_W, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_ARGS,
     ROUTE_HAS_BIAS = 1, ROUTE_HAS_LOGIT_BIAS = 2, ROUTE_BIASES = 2,
-    BIN_IDS = 0, BIN_WEIGHTS, BIN_X, BIN_BINS, BIN_SEND, BIN_REPLY, BIN_OWN, BIN_SPILL, BIN_ARGS,
+    BIN_IDS = 0, BIN_WEIGHTS, BIN_X, BIN_BINS, BIN_SEND, BIN_REPLY, BIN_OWN, BIN_SPILL, BIN_SUMS, BIN_ARGS,
     ROUND_IDS = 0, ROUND_WEIGHTS, ROUND_X, ROUND_BINS, ROUND_SEND, ROUND_CONTROL, ROUND_ARGS,
     COPY_CONTROL = 0, COPY_ARGS,
     FAN_BINS = 0, FAN_ARRIVED, FAN_PAIRS, FAN_A, FAN_REPLY, FAN_OWN, FAN_X, FAN_OWN_TABLE, FAN_ARGS,
@@ -101,6 +114,8 @@ enum {
     UP_PAIRS = 0, UP_A, UP_W, UP_HIDDEN, UP_ARGS,
     DOWN_PAIRS = 0, DOWN_HIDDEN, DOWN_W, DOWN_ACC, DOWN_ARGS,
     MERGE_BINS = 0, MERGE_Y, MERGE_SUM, MERGE_ARGS = MERGE_SUM,
+    FOLD_RELAYED = 0, FOLD_REPLIES, FOLD_SUMS, FOLD_CONTROL, FOLD_ARGS,
+    SUM_CONTROL = 0, SUM_ARGS,
     GATE_X = 0, GATE_W, GATE_Y, GATE_RESULT, GATE_ARGS,
 };
 
@@ -129,8 +144,8 @@ static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t cho
     // waves: where each row is stored, and its reply; stored rows of each rank, and those that the wave needs
     int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * 24 : 0;
     // head; a head per chunk; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank;
-    // own pairs and where each own row's begin; loads; overflow
-    return 1024 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 16 + (rows + 16) * 4 + bound * choices * 8 +
+    // own pairs and where each own row's begin; loads; overflow; rows placed, by rank and node
+    return 1024 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 32 + (rows + 16) * 4 + bound * choices * 8 +
            (bound + 16) * 4 + (experts + 8) * 8 + (ranks + 16) * 4;
 }
 
@@ -138,6 +153,12 @@ static inline int64_t moe_pairs_bytes(int64_t local_experts, int64_t rows, int64
 {
     // head, unpack sources and targets, expert_first and a cursor each, row and weight of pairs, row_dst
     return 512 + pairs * 16 + (local_experts + 8) * 16 + (pairs + 16) * 8 + (rows + 8) * 8;
+}
+
+/// sums: most of them; parts: rows that they add up.
+static inline int64_t moe_sums_bytes(int64_t sums, int64_t parts)
+{
+    return 256 + sums * 16 + parts * 8 + sums * 8; // head; targets and first parts; parts; a cursor each
 }
 
 static inline int64_t moe_rows_bytes(int64_t rows) // round control and own control

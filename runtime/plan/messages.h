@@ -38,6 +38,18 @@ struct moe_row_meta {
     float weight;
 };
 
+/// Two hops (plan_exchange.node > 0): a mark before each record's meta says which of the rows that go to the node it is.
+struct moe_row_mark {
+    uint32_t row;               // number among the source's rows for the node
+    uint32_t first;             // 1: the first of its records, whose data is sent
+    uint64_t reserved;
+};
+
+/// Rows and pairs that a relayed message carries for one rank of the node.
+struct moe_relay_count {
+    uint32_t rows, pairs;
+};
+
 /// Bytes of a row record: data (with its scales), then meta (0 in a combine), 16-byte aligned.
 static inline int64_t moe_record_bytes(int64_t data_bytes, int64_t meta_bytes)
 {

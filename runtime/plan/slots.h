@@ -20,6 +20,7 @@
 #ifndef MOE_SLOTS_H
 #define MOE_SLOTS_H
 
+#include "kernels.h"
 #include "messages.h"
 #include "plan.h"
 
@@ -150,6 +151,110 @@ static inline int64_t slots_fan_pairs(const struct ir *ir, const struct plan_exc
 static inline int64_t slots_round_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
 {
     return slots_source_rows(ir, e, me, ranks);
+}
+
+// Two hops (`node` = G > 0). Node m holds ranks [m * G, (m + 1) * G). A rank sends to its own node as above, and to every
+// other node one message, to the rank there of its own position (the relay), which passes the rows on into the slots that
+// a direct message would have filled; replies return the same way, summed. So every slot above is as without relays.
+//
+//   dispatch relay  for each other node's rank s of my position: header, G counts, for each d of the node rows(d) entries
+//                   (mark, meta), then relay_rows records' data
+//   combine relay   for each d of the node (me too), for each such s: header + rows(d) records
+//   combine sums    for each such s: header + relay_rows records
+
+static inline int64_t slots_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/// Rows that one source can send to the node of rank `me`.
+static inline int64_t slots_relay_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me)
+{
+    int64_t rows = 0, bound = ROW(ir, plan_part, e->part)->bound;
+    for (uint32_t d = me / e->node * e->node; d < (me / e->node + 1) * e->node; d++)
+        rows += slots_rows(ir, e, d);
+    return slots_least(rows, bound);
+}
+
+/// All replies that the node of `me` can give to one source.
+static inline int64_t slots_node_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me)
+{
+    int64_t rows = 0;
+    for (uint32_t d = me / e->node * e->node; d < (me / e->node + 1) * e->node; d++)
+        rows += slots_rows(ir, e, d);
+    return rows;
+}
+
+static inline int64_t slots_entry_bytes(const struct plan_exchange *dispatch)
+{
+    return (int64_t)sizeof(struct moe_row_mark) + dispatch->meta_bytes;
+}
+
+static inline int64_t slots_entry_stride(const struct plan_exchange *dispatch)
+{
+    return (slots_entry_bytes(dispatch) + 15) / 16 * 16;
+}
+
+/// Data of a record with its scales, up to the mark.
+static inline int64_t slots_relay_data(const struct plan_exchange *dispatch)
+{
+    return dispatch->row_bytes - slots_entry_bytes(dispatch);
+}
+
+/// Where, in a relayed dispatch message, the entries of the node's d-th rank and the rows lie; `position` = G: the rows.
+static inline int64_t slots_relay_entries(const struct ir *ir, const struct plan_exchange *e, uint32_t me,
+                                          uint32_t position)
+{
+    int64_t at = e->header_bytes + ((int64_t)e->node * (int64_t)sizeof(struct moe_relay_count) + 15) / 16 * 16;
+    for (uint32_t p = 0; p < position; p++)
+        at += slots_rows(ir, e, me / e->node * e->node + p) * slots_entry_stride(e);
+    return at;
+}
+
+/// Number of rank `s` among the sources that `me` relays for: ranks of its position in other nodes.
+static inline uint32_t slots_relay_index(const struct plan_exchange *e, uint32_t me, uint32_t s)
+{
+    return s / e->node - (s > me ? 1 : 0);
+}
+
+static inline int64_t slots_relay_slot_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me)
+{
+    if (e->kind == exchange_kind_dispatch)
+        return (slots_relay_entries(ir, e, me, e->node) + slots_relay_rows(ir, e, me) * slots_relay_data(e) + 63) / 64 *
+               64;
+    return e->header_bytes + slots_relay_rows(ir, e, me) * e->row_bytes; // of the sums
+}
+
+/// Bytes of the relay buffer and of the sums on rank me.
+static inline int64_t slots_relay_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
+{
+    int64_t others = ranks / e->node - 1;
+    if (e->kind == exchange_kind_dispatch)
+        return others * slots_relay_slot_bytes(ir, e, me);
+    return others * ((int64_t)e->node * e->header_bytes + slots_node_rows(ir, e, me) * e->row_bytes);
+}
+
+static inline int64_t slots_sums_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
+{
+    return (ranks / e->node - 1) * slots_relay_slot_bytes(ir, e, me);
+}
+
+/// Combine: where, in the relay buffer of `me`, the replies of the node's rank d to source s lie.
+static inline int64_t slots_gather_offset(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t d,
+                                          uint32_t s, uint32_t ranks)
+{
+    int64_t at = 0, others = ranks / e->node - 1;
+    for (uint32_t p = me / e->node * e->node; p < d; p++)
+        at += others * (e->header_bytes + slots_rows(ir, e, p) * e->row_bytes);
+    return at + slots_relay_index(e, me, s) * (e->header_bytes + slots_rows(ir, e, d) * e->row_bytes);
+}
+
+/// The control of `fold` for dispatch `e` on rank me.
+static inline int64_t slots_fold_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
+{
+    int64_t others = ranks / e->node - 1;
+    return moe_sums_bytes(others * slots_relay_rows(ir, e, me), others * slots_node_rows(ir, e, me)) +
+           (slots_relay_rows(ir, e, me) + 8) * 8;
 }
 
 #endif

@@ -204,7 +204,8 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     return e->max_rounds <= MOE_MAX_ROUNDS || check_fail(c, "plan_exchange %u: %u rounds", number, e->max_rounds);
 }
 
-static bool answers_all(const struct check *c, const struct plan_exchange *dispatch, const struct plan_exchange *combine)
+static bool answers_all(const struct check *c, const struct plan_exchange *dispatch,
+                        const struct plan_exchange *combine)
 {
     for (uint32_t d = 0; d < c->info->ranks; d++)
         if (slots_reply_rows(c->ir, dispatch, d) != slots_rows(c->ir, combine, d))
@@ -231,13 +232,28 @@ static bool validate_wave(const struct check *c, const struct plan_variant *v, u
            check_fail(c, "plan_exchange %u: does not carry on its earlier wave", number);
 }
 
+/// Relays: whole nodes, records with marks, buffers for what passes through. Waves do not go through them.
+static bool validate_relays(const struct check *c, const struct plan_variant *v, uint32_t number)
+{
+    const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
+    bool combine = e->kind == exchange_kind_combine;
+    if (!e->node)
+        return true;
+    if (e->pool || e->waves > 1 || e->node < 2 || e->node >= c->info->ranks || c->info->ranks % e->node)
+        return check_fail(c, "plan_exchange %u: nodes of %u ranks", number, e->node);
+    if (!arena_buffer(c, v, e->relay) || (combine && !arena_buffer(c, v, e->sums)))
+        return check_fail(c, "plan_exchange %u: no buffers for what it relays", number);
+    return combine || slots_relay_data(e) >= e->data_bytes ||
+           check_fail(c, "plan_exchange %u: records without marks", number);
+}
+
 /// A combine answers a dispatch with the same part and slots; a pool dispatch carries on a base dispatch.
 static bool validate_exchange(const struct check *c, const struct plan_variant *v, uint32_t number)
 {
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
     if (e->part == NONE || !in_rows(v->parts, e->part) || !arena_buffer(c, v, e->send) || !arena_buffer(c, v, e->recv))
         return check_fail(c, "plan_exchange %u: part or buffers are not the variant's", number);
-    if (!validate_wave(c, v, number) || !validate_exchange_sizes(c, number))
+    if (!validate_wave(c, v, number) || !validate_exchange_sizes(c, number) || !validate_relays(c, v, number))
         return false;
     bool combine = e->kind == exchange_kind_combine;
     if (!combine && !e->pool)
@@ -248,7 +264,7 @@ static bool validate_exchange(const struct check *c, const struct plan_variant *
     if (base->kind != exchange_kind_dispatch || base->part != e->part || base->slots.count != c->info->ranks ||
         base->wave != e->wave || base->waves != e->waves)
         return check_fail(c, "plan_exchange %u: its base is no dispatch of the same part and wave", number);
-    if (combine ? base->pool != e->pool : base->pool || base->row_bytes != e->row_bytes)
+    if (combine ? base->pool != e->pool || base->node != e->node : base->pool || base->row_bytes != e->row_bytes)
         return check_fail(c, "plan_exchange %u: does not fit its base", number);
     if (!combine && base->data_bytes != e->data_bytes)
         return check_fail(c, "plan_exchange %u: its rows differ from its base's", number);

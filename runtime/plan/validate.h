@@ -29,7 +29,7 @@ static inline bool in_rows(struct rows rows, uint32_t row)
 /// validate_program.c: streams, instructions and buffers of one rank under one variant.
 bool validate_program(const struct check *c, const struct plan_variant *variant, const struct plan_program *program);
 
-enum control_kind { CONTROL_NONE, CONTROL_BINS, CONTROL_PAIRS, CONTROL_ROWS };
+enum control_kind { CONTROL_NONE, CONTROL_BINS, CONTROL_PAIRS, CONTROL_ROWS, CONTROL_SUMS };
 
 /// What is known of a buffer on this rank after the first pass.
 struct usage {

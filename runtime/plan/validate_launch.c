@@ -15,6 +15,7 @@ enum arg_kind {
     ARG_BINS,
     ARG_PAIRS,
     ARG_ROWS,
+    ARG_SUMS,
     ARG_TABLE,
     ARG_SLOTS,
     ARG_VECTOR,
@@ -30,8 +31,8 @@ static const struct role_spec {
     [kernel_role_route] =
         {4, 6, {ARG_IN, ARG_ANY, ARG_ARENA, ARG_ARENA, ARG_VECTOR, ARG_VECTOR}, false, false, work_unit_tokens},
     [kernel_role_bin] = {7,
-                         8,
-                         {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_SLOTS, ARG_ARENA, ARG_SLOTS},
+                         9,
+                         {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_SLOTS, ARG_ARENA, ARG_SLOTS, ARG_SUMS},
                          true,
                          true,
                          work_unit_one},
@@ -49,6 +50,8 @@ static const struct role_spec {
     [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
     [kernel_role_merge] = {2, 2, {ARG_BINS, ARG_OUT}, false, false, work_unit_tokens},
     [kernel_role_add] = {2, 2, {ARG_ANY, ARG_ANY}, false, false, work_unit_tokens},
+    [kernel_role_fold] = {4, 4, {ARG_SLOTS, ARG_SLOTS, ARG_SLOTS, ARG_SUMS}, true, true, work_unit_one},
+    [kernel_role_sum_rows] = {1, 1, {ARG_SUMS}, false, false, work_unit_rows},
     [kernel_role_gate] = {4, 4, {ARG_IN, ARG_VECTOR, ARG_IN, ARG_OUT}, false, false, work_unit_tokens},
 };
 
@@ -167,6 +170,8 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
         hold(u, 0, 0, x_bytes, e->data_bytes);
         u->row_dst_bytes = least(u->row_dst_bytes, reply->data_bytes);
         u->tokens = most(u->tokens, bound);
+        if (e->node && w->instr->args.count > BIN_SUMS)
+            hold(usage_at(w, BIN_SUMS), 0, 0, reply->data_bytes, reply->data_bytes);
     } else if (k->role == kernel_role_bin_round) {
         hold(usage_at(w, ROUND_CONTROL), slots_round_rows(ir, e, me, ranks), 0, x_bytes, e->data_bytes);
     } else if (k->role == kernel_role_fan_out) {
@@ -179,8 +184,11 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
              k->n[0]);
         u->row_dst_bytes = least(u->row_dst_bytes, reply->data_bytes);
         if (apart)
-            hold(usage_at(w, FAN_OWN_TABLE), bound * least(w->c->info->choices, slots_wave_experts(ir, e, me)), 0, x_row,
-                 k->n[0]);
+            hold(usage_at(w, FAN_OWN_TABLE), bound * least(w->c->info->choices, slots_wave_experts(ir, e, me)), 0,
+                 x_row, k->n[0]);
+    } else if (k->role == kernel_role_fold) {
+        const struct plan_exchange *reply = answer(w, w->instr->exchange);
+        hold(usage_at(w, FOLD_CONTROL), 0, 0, reply->data_bytes, reply->data_bytes);
     } else if (k->role == kernel_role_dense) {
         struct usage *u = usage_at(w, DENSE_PAIRS);
         hold(u, bound, bound * k->n[3], k->n[1], k->n[0]);
@@ -208,8 +216,11 @@ bool learn_launch(struct walk *w)
         if (kind == ARG_NONE)
             continue;
         struct usage *u = usage_at(w, i);
-        if (kind == ARG_BINS || kind == ARG_PAIRS || kind == ARG_ROWS)
-            mark(u, kind == ARG_BINS ? CONTROL_BINS : kind == ARG_PAIRS ? CONTROL_PAIRS : CONTROL_ROWS);
+        if (kind == ARG_BINS || kind == ARG_PAIRS || kind == ARG_ROWS || kind == ARG_SUMS)
+            mark(u, kind == ARG_BINS    ? CONTROL_BINS
+                    : kind == ARG_PAIRS ? CONTROL_PAIRS
+                    : kind == ARG_ROWS  ? CONTROL_ROWS
+                                        : CONTROL_SUMS);
         else if (kind != ARG_TABLE)
             u->plain = true;
     }
@@ -271,6 +282,7 @@ static bool arg_fits_kind(const struct walk *w, uint32_t i, enum arg_kind kind)
     case ARG_BINS:
     case ARG_PAIRS:
     case ARG_ROWS:
+    case ARG_SUMS:
         return b->kind == buffer_kind_arena && !u->plain && !sliced && b->dtype == dtype_none;
     case ARG_ARENA:
     case ARG_SLOTS:
@@ -316,7 +328,25 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
     if (!moe_bin_has_spill(w->instr->args.count, e->wave) || arg_at(w, BIN_SPILL)->buffer != late->recv ||
         late->data_bytes != reply->data_bytes)
         return instr_fail(w, "its spill is not the pool combine's");
+    if ((w->instr->args.count > BIN_SUMS && e->waves == 1) != (e->node > 0) ||
+        (e->node && extent_bytes(w, arg_at(w, BIN_SUMS)->buffer) <
+                        moe_sums_bytes(bound * info->choices / 2, bound * info->choices)))
+        return instr_fail(w, "sums what no relay would, or has no room to");
     return true;
+}
+
+static bool check_fold(const struct walk *w)
+{
+    const struct ir *ir = w->c->ir;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer(w, w->instr->exchange);
+    if (!e->node || e->part != w->instr->part)
+        return instr_fail(w, "does not fit its exchange");
+    if (arg_at(w, FOLD_RELAYED)->buffer != e->relay || arg_at(w, FOLD_REPLIES)->buffer != reply->relay ||
+        arg_at(w, FOLD_SUMS)->buffer != reply->sums)
+        return instr_fail(w, "its slots are not those of its exchange");
+    return extent_bytes(w, arg_at(w, FOLD_CONTROL)->buffer) >=
+               slots_fold_bytes(ir, e, w->program->rank, w->c->info->ranks) ||
+           instr_fail(w, "its control buffer is too small");
 }
 
 static bool check_bin_round(const struct walk *w, const struct plan_kernel *k)
@@ -408,6 +438,9 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
         good = in_range(n[0], 0, MOE_MAX_WIDTH) && block_bytes((uint32_t)n[1], n[0], n[3]) <= u->src_bytes &&
                block_bytes((uint32_t)n[2], n[0], n[3]) <= u->dst_bytes;
         break;
+    case kernel_role_sum_rows:
+        good = dtype_bytes((uint32_t)n[1]) * n[0] <= least(u->src_bytes, u->dst_bytes);
+        break;
     case kernel_role_mlp_up:
         good = holds_rows(w, UP_A, u->pairs, n[4]) && holds_rows(w, UP_HIDDEN, u->pairs, n[5]);
         break;
@@ -443,6 +476,8 @@ bool check_launch(const struct walk *w)
         return check_bin_round(w, k);
     case kernel_role_fan_out:
         return check_fan_out(w, k);
+    case kernel_role_fold:
+        return check_fold(w);
     case kernel_role_dense:
         if (extent_bytes(w, arg_at(w, DENSE_PAIRS)->buffer) < moe_pairs_bytes(k->n[3], bound, bound * k->n[3]) ||
             !holds_rows(w, DENSE_A, bound * k->n[3], k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||

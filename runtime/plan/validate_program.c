@@ -44,6 +44,14 @@ static bool check_message(const struct walk *w)
     return true;
 }
 
+/// Only what relays is passed on or settled, and never in rounds.
+static bool check_relay(const struct walk *w)
+{
+    if (w->instr->exchange == NONE || !ROW(w->c->ir, plan_exchange, w->instr->exchange)->node)
+        return instr_fail(w, "names no exchange with relays");
+    return w->rounds == NONE || instr_fail(w, "a relay inside overflow rounds");
+}
+
 static bool check_instr(struct walk *w)
 {
     const struct plan_instr *in = w->instr;
@@ -57,6 +65,9 @@ static bool check_instr(struct walk *w)
     case opcode_send:
     case opcode_recv:
         return check_message(w);
+    case opcode_forward:
+    case opcode_settle:
+        return check_relay(w);
     case opcode_wait:
     case opcode_signal:
         if (w->rounds != NONE)
@@ -104,11 +115,11 @@ static bool check_message_streams(const struct walk *w)
         struct rows instrs = ROW(ir, plan_stream, w->program->streams.first + s)->instrs;
         for (uint32_t i = 0; i < instrs.count && good; i++) {
             const struct plan_instr *in = ROW(ir, plan_instr, instrs.first + i);
-            if (in->op != opcode_send && in->op != opcode_recv && in->op != opcode_rounds)
+            if (in->op != opcode_send && in->op != opcode_recv && in->op != opcode_rounds && in->op != opcode_settle)
                 continue;
-            uint32_t slot = (in->exchange - w->variant->exchanges.first) * 3 + (in->op == opcode_send   ? 0
-                                                                                : in->op == opcode_recv ? 1
-                                                                                                        : 2);
+            uint32_t slot = (in->exchange - w->variant->exchanges.first) * 3 + (in->op == opcode_send     ? 0
+                                                                                : in->op == opcode_rounds ? 2
+                                                                                                          : 1);
             good = owner[slot] == NONE || owner[slot] == s;
             owner[slot] = s;
         }
@@ -172,6 +183,11 @@ static bool check_extents(const struct check *c, const struct plan_variant *v, c
             x[e->recv - v->buffers.first].bytes < slots_recv_bytes(c->ir, e, p->rank, c->info->ranks))
             return check_fail(c, "plan_exchange %u: rank %u's buffers do not hold its slots", v->exchanges.first + i,
                               p->rank);
+        if (e->node && (x[e->relay - v->buffers.first].bytes < slots_relay_bytes(c->ir, e, p->rank, c->info->ranks) ||
+                        (e->kind == exchange_kind_combine &&
+                         x[e->sums - v->buffers.first].bytes < slots_sums_bytes(c->ir, e, p->rank, c->info->ranks))))
+            return check_fail(c, "plan_exchange %u: rank %u's buffers do not hold what it relays",
+                              v->exchanges.first + i, p->rank);
     }
     return true;
 }
@@ -191,6 +207,10 @@ bool validate_program(const struct check *c, const struct plan_variant *v, const
     for (uint32_t i = 0; i < v->exchanges.count; i++) {
         const struct plan_exchange *e = ROW(c->ir, plan_exchange, v->exchanges.first + i);
         usage[e->send - v->buffers.first].plain = usage[e->recv - v->buffers.first].plain = true;
+        if (e->node)
+            usage[e->relay - v->buffers.first].plain = true;
+        if (e->node && e->kind == exchange_kind_combine)
+            usage[e->sums - v->buffers.first].plain = true;
     }
     bool good = true;
     for (uint32_t s = 0; s < p->streams.count && good; s++)

@@ -5,6 +5,7 @@
 
 #include "runtime/exec/grants.h"
 #include "runtime/exec/session.h"
+#include "runtime/transport/relay.h"
 
 /// Where a message lies on both sides. Header and records are one block except in a pool's packed buffers.
 struct route {
@@ -74,6 +75,12 @@ static struct route find_route(const struct stream *s, uint32_t exchange, uint32
     return r;
 }
 
+/// Does a direct message go between the two, or does another rank relay it?
+static bool is_direct(const struct plan_exchange *e, uint32_t a, uint32_t b)
+{
+    return !e->node || a / e->node == b / e->node;
+}
+
 static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, int64_t begin)
 {
     struct rank *me = s->rank;
@@ -88,6 +95,8 @@ static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, int64_t
     memcpy(r.to_header, r.from_header, (size_t)r.header_bytes);
     if (m->rows)
         memcpy(r.to_rows, r.from_rows, (size_t)(m->rows * e->row_bytes));
+    if (e->node && e->kind == exchange_kind_combine)
+        bytes += relay_hand_in(s, exchange, peer);
     s->bytes_sent[axis_between(session->ir, me->number, peer)] += bytes;
     session->device->arrive(s, exchange, peer, bytes, begin);
     return true;
@@ -109,9 +118,16 @@ static enum stepped local_send(struct stream *s, uint32_t exchange)
     }
     fault_apply(s, exchange);
     // Each rank begins with its right neighbour, so that no receiver gets all messages at once.
-    for (uint32_t i = 1; i < ranks; i++)
-        if (!send_one(s, exchange, (me->number + i) % ranks, begin))
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
+    for (uint32_t i = 1; i < ranks; i++) {
+        uint32_t peer = (me->number + i) % ranks;
+        if (is_direct(e, me->number, peer) && !send_one(s, exchange, peer, begin))
             return STEP_FAILED;
+    }
+    if (e->node && e->kind == exchange_kind_dispatch)
+        relay_send(s, exchange, begin);
+    else if (e->node)
+        relay_hand_in(s, exchange, me->number);
     event_add(&state->arrived[me->number], 1); // orders the own send before the own receive: recv reads own headers
     return STEP_DONE;
 }
@@ -162,7 +178,32 @@ static bool learn_overflow(struct rank *me, const struct plan_exchange *e, uint3
     return true;
 }
 
-static enum stepped local_recv(struct stream *s, uint32_t exchange, struct blocked *on)
+/// Have so many messages of each rank that sends directly (`near`: of the own node and the own rank; `far`: of the own
+/// position in other nodes, with relays) arrived in this step?
+static bool all_arrived(struct stream *s, uint32_t exchange, uint64_t near, uint64_t far, struct blocked *on)
+{
+    struct rank *me = s->rank;
+    struct moe_session *session = me->session;
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
+    struct exchange_state *state = &me->exchanges[exchange];
+    for (uint32_t from = 0; from < session->info->ranks; from++) {
+        bool relayed = e->node && !is_direct(e, me->number, from) && from % e->node == me->number % e->node;
+        uint64_t needed = is_direct(e, me->number, from) ? near : relayed ? far : 0;
+        needed = e->node && from == me->number && needed ? state->received + 1 : needed;
+        if (event_reached(&state->arrived[from], needed))
+            continue;
+        on->event = &state->arrived[from];
+        on->at_least = needed;
+        char text[RANK_TEXT];
+        snprintf(on->what, sizeof on->what, "the message of %s in `%.60s`", rank_text(session->ir, from, text),
+                 ir_text(session->ir, e->name));
+        return false;
+    }
+    return true;
+}
+
+/// Checks and counts what arrived, of all ranks or of those that send directly.
+static bool take_messages(struct stream *s, uint32_t exchange)
 {
     struct rank *me = s->rank;
     struct moe_session *session = me->session;
@@ -170,34 +211,47 @@ static enum stepped local_recv(struct stream *s, uint32_t exchange, struct block
     struct exchange_state *state = &me->exchanges[exchange];
     bool dispatch = e->kind == exchange_kind_dispatch;
     for (uint32_t from = 0; from < session->info->ranks; from++) {
-        if (event_reached(&state->arrived[from], state->received + 1))
-            continue;
-        on->event = &state->arrived[from];
-        on->at_least = state->received + 1;
-        char text[RANK_TEXT];
-        snprintf(on->what, sizeof on->what, "the message of %s in `%.60s`", rank_text(session->ir, from, text),
-                 ir_text(session->ir, e->name));
-        return STEP_BLOCKED;
-    }
-    state->received++;
-    for (uint32_t from = 0; from < session->info->ranks; from++) {
         if (from == me->number)
             continue;
         const struct moe_message *m =
             (const void *)((const char *)me->bases[e->recv] +
                            (dispatch ? state->target_offset[from] : state->source_offset[from]) + header_at(e));
-        if (m->source != from || m->exchange != exchange || m->step != session->step_number) {
-            session_fail(session, MOE_LOST,
-                         "rank %u received a message of another exchange or step from rank %u in `%s`", me->number,
-                         from, ir_text(session->ir, e->name));
-            return STEP_FAILED;
-        }
+        if (m->source != from || m->exchange != exchange || m->step != session->step_number)
+            return session_fail(session, MOE_LOST,
+                                "rank %u received a message of another exchange or step from rank %u in `%s`",
+                                me->number, from, ir_text(session->ir, e->name));
         state->got_rows[from] += m->rows;
         state->got_pairs[from] += m->pairs;
     }
-    if (dispatch && !e->pool && state->pool != NONE && !learn_overflow(me, e, exchange))
-        return STEP_FAILED;
-    return STEP_DONE;
+    return !dispatch || e->pool || state->pool == NONE || learn_overflow(me, e, exchange);
 }
 
-const struct transport_ops transport_local = {.name = "local", .send = local_send, .recv = local_recv};
+static enum stepped local_recv(struct stream *s, uint32_t exchange, struct blocked *on)
+{
+    struct exchange_state *state = &s->rank->exchanges[exchange];
+    const struct plan_exchange *e = ROW(s->rank->session->ir, plan_exchange, exchange);
+    bool relayed = e->node && e->kind == exchange_kind_dispatch; // from each of the node two messages come: `settle`
+    uint64_t near = relayed ? 2 * state->received + 1 : state->received + 1;
+    if (!all_arrived(s, exchange, near, state->received + 1, on))
+        return STEP_BLOCKED;
+    if (relayed)
+        return STEP_DONE;
+    state->received++;
+    return take_messages(s, exchange) ? STEP_DONE : STEP_FAILED;
+}
+
+static enum stepped local_settle(struct stream *s, uint32_t exchange, struct blocked *on)
+{
+    struct exchange_state *state = &s->rank->exchanges[exchange];
+    const struct plan_exchange *e = ROW(s->rank->session->ir, plan_exchange, exchange);
+    bool dispatch = e->kind == exchange_kind_dispatch;
+    if (!all_arrived(s, exchange, dispatch ? 2 * state->received + 2 : state->received + 1, 0, on))
+        return STEP_BLOCKED;
+    if (!dispatch)
+        return relay_replies_good(s, exchange) ? STEP_DONE : STEP_FAILED;
+    state->received++;
+    return take_messages(s, exchange) ? STEP_DONE : STEP_FAILED;
+}
+
+const struct transport_ops transport_local = {
+    .name = "local", .send = local_send, .recv = local_recv, .forward = relay_forward, .settle = local_settle};

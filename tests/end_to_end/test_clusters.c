@@ -145,6 +145,115 @@ static void test_pace(void)
     CU_ASSERT(far.compute_s > even.compute_s * 2); // rank 2 computes at an eighth of the speed
 }
 
+/// Rows through relays, whatever the capacity: within rounding of the reference, the same bits under every schedule,
+/// thread count and device, and whether rows find slots or go in rounds.
+static void test_two_hops(void)
+{
+    static const char *const grids[] = {"axis node[2]; axis gpu[2];", "axis node[3]; axis gpu[2];",
+                                        "axis node[2]; axis gpu[3];", "axis rack[2]; axis node[2]; axis gpu[2];"};
+    static const struct {
+        const char *options, *schedule, *device;
+    } runs[] = {{", via: node, capacity: 8x", "serial", "cpu"},
+                {", via: node, capacity: 8x", "ladder(n: 3)", "cpu"},
+                {", via: node, capacity: 0.3x", "serial", "cpu"},
+                {", via: node, capacity: 0.3x", "ladder(n: 2)", "sim"},
+                {", via: node, capacity: 0.1x, pool: 0.05x", "ladder(n: 2)", "cpu"},
+                {", via: node", "serial", "sim"}};
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+        char cluster[512];
+        uint32_t ranks = g == 0 ? 4 : g == 3 ? 8 : 6;
+        const int64_t tokens[8] = {70, 0, BOUND, 9, 1, 33, 64, 2};
+        int64_t sum = 0;
+        for (uint32_t r = 0; r < ranks; r++)
+            sum += tokens[r];
+        snprintf(cluster, sizeof cluster,
+                 "device = fast; %s\n%s link ib across node { bandwidth: 1GB/s, latency: 20us, rail: true };\n"
+                 "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };",
+                 grids[g], g == 3 ? "link far across rack { bandwidth: 1GB/s, latency: 50us };" : "");
+        size_t count = (size_t)sum * (size_t)shape.hidden;
+        float *in = malloc(count * sizeof *in), *want = malloc(count * sizeof *want),
+              *first = malloc(count * sizeof *first);
+        gaussian(in, count, 11);
+        round_to_dtype(shape.dtype, in, count);
+        for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+            moe_plan *plan = compile(cluster,
+                                     g == 3 ? "place experts over rack, node, gpu { balance: even };"
+                                            : "place experts over node, gpu { balance: even };",
+                                     runs[i].schedule, runs[i].options);
+            if (!plan)
+                continue;
+            struct run run = {
+                .in = in,
+                .tokens = tokens,
+                .steps = 2,
+                .options = {.device = runs[i].device, .threads = 1 + (uint32_t)i % 3, .seed = 5, .poison = 1}};
+            struct outcome o = run_plan_once(plan, &run);
+            CU_ASSERT_EQUAL(o.status, MOE_OK);
+            if (o.status != MOE_OK)
+                fprintf(stderr, "%s %s: %s\n", grids[g], runs[i].options, o.error);
+            reference_layer(&shape, 5, in, sum, o.ids, o.weights, want);
+            CU_ASSERT(relative_l2(o.out, want, count) <= 6e-3);
+            if (i == 0)
+                memcpy(first, o.out, count * sizeof *first);
+            CU_ASSERT(!memcmp(first, o.out, count * sizeof *first));
+            CU_ASSERT((o.stats.overflowed > 0) == (strstr(runs[i].options, "0.3x") || strstr(runs[i].options, "0.1x")));
+            outcome_free(&o);
+            moe_plan_close(plan);
+        }
+        free(in);
+        free(want);
+        free(first);
+    }
+}
+
+/// A token with experts on all ranks of the other node crosses to it once, and its replies come back as one.
+static void test_hops_save_bytes(void)
+{
+    const int64_t tokens[RANKS] = {BOUND, 0, 0, 0};
+    int32_t ids[BOUND * 3];
+    float weights[BOUND * 3], *in = calloc((size_t)BOUND * (size_t)shape.hidden, sizeof *in);
+    int64_t across[2] = {0}, row = 64 * 2;
+    for (size_t i = 0; i < BOUND * 3; i++) { // experts 6 and 9: ranks 2 and 3, of the other node
+        ids[i] = i % 3 == 2 ? -1 : i % 3 ? 9 : 6;
+        weights[i] = 0.5f;
+    }
+    for (int via = 0; via < 2; via++) {
+        moe_plan *plan = compile(square, "place experts over node, gpu;", "serial",
+                                 via ? ", capacity: 8x, via: node" : ", capacity: 8x");
+        struct run run = {.in = in,
+                          .tokens = tokens,
+                          .given_ids = ids,
+                          .given_weights = weights,
+                          .options = {.device = "sim", .seed = 5}};
+        struct outcome o = run_plan_once(plan, &run);
+        CU_ASSERT_EQUAL(o.status, MOE_OK);
+        across[via] = o.stats.axis[0].bytes;
+        outcome_free(&o);
+        moe_plan_close(plan);
+    }
+    CU_ASSERT(across[0] >= BOUND * 2 * row); // rank 0 sends each row to two ranks
+    CU_ASSERT(across[1] >= BOUND * row && across[1] < across[0] * 3 / 4);
+    free(in);
+}
+
+/// A row that a relay loses, doubles or sends elsewhere is found by the counters.
+static void test_hops_faults(void)
+{
+    static const char *const faults[] = {"drop:1", "double:0", "misroute:3"};
+    const int64_t tokens[RANKS] = {40, 40, 40, 40};
+    float *in = malloc(160 * (size_t)shape.hidden * sizeof *in);
+    gaussian(in, 160 * (size_t)shape.hidden, 3);
+    moe_plan *plan = compile(square, "place experts over node, gpu;", "serial", ", capacity: 8x, via: node");
+    for (size_t i = 0; plan && i < sizeof faults / sizeof *faults; i++) {
+        struct run run = {.in = in, .tokens = tokens, .options = {.threads = 2, .seed = 5, .fault = faults[i]}};
+        struct outcome o = run_plan_once(plan, &run);
+        CU_ASSERT_EQUAL(o.status, MOE_LOST);
+        outcome_free(&o);
+    }
+    moe_plan_close(plan);
+    free(in);
+}
+
 void suite_clusters(void);
 void suite_clusters(void)
 {
@@ -153,4 +262,7 @@ void suite_clusters(void)
     CU_add_test(suite, "bytes by the axis they cross", test_bytes);
     CU_add_test(suite, "simulated messages take their axis' time", test_times);
     CU_add_test(suite, "simulated devices have their own pace", test_pace);
+    CU_add_test(suite, "two hops", test_two_hops);
+    CU_add_test(suite, "two hops send less", test_hops_save_bytes);
+    CU_add_test(suite, "two hops lose nothing unnoticed", test_hops_faults);
 }

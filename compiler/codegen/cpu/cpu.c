@@ -163,7 +163,7 @@ static const struct {
     [kernel_role_route] = {can_route, generate_route}, [kernel_role_copy_rows] = {can_copy, generate_copy_rows},
     [kernel_role_mlp_up] = {can_up, generate_mlp_up},  [kernel_role_mlp_down] = {can_down, generate_mlp_down},
     [kernel_role_merge] = {can_merge, generate_merge}, [kernel_role_add] = {can_add, generate_add},
-    [kernel_role_gate] = {can_gate, generate_gate},
+    [kernel_role_gate] = {can_gate, generate_gate},    [kernel_role_sum_rows] = {can_add, generate_sum_rows},
 };
 
 bool cpu_has_kernel(const struct plan_kernel *kernel)

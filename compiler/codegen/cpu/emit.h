@@ -111,6 +111,7 @@ void generate_copy_rows(struct emit *e, struct plan_kernel *kernel, const char *
 void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_sum_rows(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_add(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_gate(struct emit *e, struct plan_kernel *kernel, const char *name);
 

@@ -91,6 +91,27 @@ void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name
     kernel->grain = ROW_GRAIN;
 }
 
+void generate_sum_rows(struct emit *e, struct plan_kernel *kernel, const char *name)
+{
+    const int64_t *n = kernel->n;
+    struct merging merge = {.from = (uint32_t)n[1], .to = (uint32_t)n[1]};
+    kernel_function(e, name);
+    LLVMValueRef table = kernel_argument(e, SUM_CONTROL);
+    LLVMValueRef targets = field(e, e->ptr, table, offsetof(struct moe_row_table, dst));
+    LLVMValueRef firsts = field(e, e->ptr, table, offsetof(struct moe_sums_head, first));
+    merge.replies = field(e, e->ptr, table, offsetof(struct moe_sums_head, parts));
+    struct loop rows = loop_begin(e, e->begin, e->end, 1, NULL, 0);
+    merge.first = element(e, e->i64, 8, firsts, rows.index);
+    merge.end = element(e, e->i64, 8, firsts, LLVMBuildAdd(e->builder, rows.index, const_i64(e, 1), ""));
+    merge.y = element(e, e->ptr, 8, targets, rows.index);
+    for_chunks(e, n[0], 1, merge_chunk, &merge);
+    loop_end(e, &rows, NULL);
+    LLVMBuildRetVoid(e->builder);
+
+    kernel->unit = work_unit_rows;
+    kernel->grain = ROW_GRAIN;
+}
+
 struct adding {
     LLVMValueRef rows[3];
     uint32_t dtype;

@@ -1,0 +1,235 @@
+// Two hops between ranks of a process (slots.h). A source's rows for another node travel once, in one message to the rank
+// there of its own position; that relay passes them on into the slots that direct messages would have filled. Replies are
+// handed to the relay, summed by its kernels, and go back as one row each. What arrives is checked before it is followed.
+#include "relay.h"
+
+#include <string.h>
+
+#include "runtime/exec/session.h"
+
+struct hop {
+    struct stream *stream;
+    struct rank *me;
+    struct moe_session *session;
+    const struct ir *ir;
+    const struct plan_exchange *e, *dispatch; // e: what is sent; dispatch: itself or what it answers
+    uint32_t number, ranks, node, position;   // of the exchange; ranks; my node, my place in it
+};
+
+static struct hop hop_of(struct stream *s, uint32_t exchange)
+{
+    struct rank *me = s->rank;
+    struct hop h = {.stream = s, .me = me, .session = me->session, .ir = me->session->ir, .number = exchange};
+    h.e = ROW(h.ir, plan_exchange, exchange);
+    h.dispatch = slots_dispatch(h.ir, h.e);
+    h.ranks = me->session->info->ranks;
+    h.node = me->number / h.e->node;
+    h.position = me->number % h.e->node;
+    return h;
+}
+
+static bool fail(const struct hop *h, uint32_t from, const char *what)
+{
+    return session_fail(h->session, MOE_LOST, "rank %u received a message of rank %u in `%s` that %s", h->me->number,
+                        from, ir_text(h->ir, h->e->name), what);
+}
+
+/// Where the message of source `s` lies in the relay buffer of rank `relay`.
+static char *relayed(const struct hop *h, uint32_t relay, uint32_t s)
+{
+    const struct rank *rank = &h->session->ranks[relay];
+    return (char *)rank->bases[h->dispatch->relay] +
+           slots_relay_index(h->dispatch, relay, s) * slots_relay_slot_bytes(h->ir, h->dispatch, relay);
+}
+
+static struct moe_relay_count *counts_of(const struct hop *h, char *message)
+{
+    return (struct moe_relay_count *)(void *)(message + h->dispatch->header_bytes);
+}
+
+/// Entries of one rank's slot and, where a record is the first of its row, the row's data. Returns rows seen so far.
+static uint32_t write_entries(const struct hop *h, const char *slot, char *entries, char *rows, uint32_t seen)
+{
+    const struct plan_exchange *e = h->e;
+    int64_t data = slots_relay_data(e), entry = slots_entry_bytes(e);
+    const struct moe_message *m = (const void *)slot;
+    for (int64_t i = 0; i < m->rows; i++) {
+        const char *record = slot + e->header_bytes + i * e->row_bytes;
+        const struct moe_row_mark *mark = (const void *)(record + data);
+        memcpy(entries + i * slots_entry_stride(e), mark, (size_t)entry);
+        if (mark->first)
+            memcpy(rows + mark->row * data, record, (size_t)data);
+        seen = mark->row + 1 > seen ? mark->row + 1 : seen;
+    }
+    return seen;
+}
+
+/// The message to node `node`'s relay. Returns its bytes.
+static int64_t send_to_relay(const struct hop *h, uint32_t node)
+{
+    const struct plan_exchange *e = h->e;
+    const struct exchange_state *state = &h->me->exchanges[h->number];
+    uint32_t relay = node * e->node + h->position, rows = 0;
+    char *message = relayed(h, relay, h->me->number), *data = message + slots_relay_entries(h->ir, e, relay, e->node);
+    struct moe_relay_count *counts = counts_of(h, message);
+    struct moe_message *header = (void *)message;
+    const char *any = (const char *)h->me->bases[e->send] + state->source_offset[node * e->node];
+    int64_t entries = 0;
+    memcpy(message, any, (size_t)e->header_bytes); // step, source and the overflow vector
+    header->pairs = 0;
+    for (uint32_t p = 0; p < e->node; p++) {
+        const char *slot = (const char *)h->me->bases[e->send] + state->source_offset[node * e->node + p];
+        const struct moe_message *m = (const void *)slot;
+        counts[p] = (struct moe_relay_count){m->rows, m->pairs};
+        rows = write_entries(h, slot, message + slots_relay_entries(h->ir, e, relay, p), data, rows);
+        header->pairs += m->pairs;
+        entries += m->rows;
+    }
+    header->rows = rows;
+    return e->header_bytes + e->node * (int64_t)sizeof *counts + entries * slots_entry_stride(e) +
+           rows * slots_relay_data(e);
+}
+
+/// The replies to source `s`, handed to the relay that serves it. Returns their bytes on the wire.
+static int64_t hand_in(const struct hop *h, uint32_t s)
+{
+    const struct plan_exchange *e = h->e;
+    uint32_t relay = h->node * e->node + s % e->node;
+    const char *slot = (const char *)h->me->bases[e->send] + h->me->exchanges[h->number].target_offset[s];
+    char *to = (char *)h->session->ranks[relay].bases[e->relay] +
+               slots_gather_offset(h->ir, e, relay, h->me->number, s, h->ranks);
+    int64_t bytes = e->header_bytes + ((const struct moe_message *)(const void *)slot)->rows * e->row_bytes;
+    memcpy(to, slot, (size_t)bytes);
+    return relay == h->me->number ? 0 : bytes;
+}
+
+static void arrive(const struct hop *h, uint32_t peer, int64_t bytes, int64_t begin)
+{
+    h->stream->bytes_sent[axis_between(h->ir, h->me->number, peer)] += bytes;
+    h->session->device->arrive(h->stream, h->number, peer, bytes, begin);
+}
+
+int64_t relay_hand_in(struct stream *s, uint32_t exchange, uint32_t peer)
+{
+    struct hop h = hop_of(s, exchange);
+    int64_t bytes = 0;
+    for (uint32_t source = peer % h.e->node; source < h.ranks; source += h.e->node)
+        if (source / h.e->node != h.node)
+            bytes += hand_in(&h, source);
+    return bytes;
+}
+
+void relay_send(struct stream *s, uint32_t exchange, int64_t begin)
+{
+    struct hop h = hop_of(s, exchange);
+    uint32_t nodes = h.ranks / h.e->node;
+    for (uint32_t i = 1; i < nodes; i++) {
+        uint32_t node = (h.node + i) % nodes;
+        arrive(&h, node * h.e->node + h.position, send_to_relay(&h, node), begin);
+    }
+}
+
+/// The slot of source `s` at the node's p-th rank, as the source itself would have sent it. Returns its bytes.
+static int64_t pass_on(const struct hop *h, uint32_t s, char *message, uint32_t p)
+{
+    const struct plan_exchange *e = h->e;
+    const struct rank *to = &h->session->ranks[h->node * e->node + p];
+    const struct moe_relay_count count = counts_of(h, message)[p];
+    const char *entries = message + slots_relay_entries(h->ir, e, h->me->number, p),
+               *rows = message + slots_relay_entries(h->ir, e, h->me->number, e->node);
+    char *slot = (char *)to->bases[e->recv] + to->exchanges[h->number].target_offset[s];
+    struct moe_message *header = (void *)slot;
+    int64_t data = slots_relay_data(e), entry = slots_entry_bytes(e);
+    memcpy(slot, message, (size_t)e->header_bytes);
+    header->rows = count.rows;
+    header->pairs = count.pairs;
+    for (int64_t i = 0; i < count.rows; i++) {
+        char *record = slot + e->header_bytes + i * e->row_bytes;
+        const struct moe_row_mark *mark = (const void *)(entries + i * slots_entry_stride(e));
+        memcpy(record, rows + mark->row * data, (size_t)data);
+        memcpy(record + data, mark, (size_t)entry);
+    }
+    return e->header_bytes + count.rows * e->row_bytes;
+}
+
+static bool forward_rows(const struct hop *h, int64_t begin)
+{
+    int64_t bytes[MOE_MAX_RANKS] = {0};
+    for (uint32_t s = h->position; s < h->ranks; s += h->e->node) {
+        char *message = s == h->me->number ? NULL : relayed(h, h->me->number, s);
+        if (message && !relayed_message_good(h->stream, h->number, s))
+            return false;
+        for (uint32_t p = 0; p < h->e->node && message; p++)
+            bytes[p] += pass_on(h, s, message, p);
+    }
+    for (uint32_t p = 0; p < h->e->node; p++)
+        if (p != h->position)
+            arrive(h, h->node * h->e->node + p, bytes[p], begin);
+    return true;
+}
+
+/// Into the reply slots of source `s`: each sum in the place of the row's first rank, zeros in those of the others.
+static int64_t return_sums(const struct hop *h, uint32_t s)
+{
+    const struct plan_exchange *e = h->e, *d = h->dispatch;
+    const struct rank *to = &h->session->ranks[s];
+    char *message = relayed(h, h->me->number, s);
+    const char *sums = (const char *)h->me->bases[e->sums] +
+                       slots_relay_index(e, h->me->number, s) * slots_relay_slot_bytes(h->ir, e, h->me->number) +
+                       e->header_bytes;
+    const struct moe_relay_count *counts = counts_of(h, message);
+    for (uint32_t p = 0; p < e->node; p++) {
+        uint32_t from = h->node * e->node + p;
+        const char *entries = message + slots_relay_entries(h->ir, d, h->me->number, p);
+        char *slot = (char *)to->bases[e->recv] + to->exchanges[h->number].source_offset[from];
+        memcpy(slot,
+               (const char *)h->me->bases[e->relay] + slots_gather_offset(h->ir, e, h->me->number, from, s, h->ranks),
+               (size_t)e->header_bytes);
+        for (int64_t i = 0; i < counts[p].rows; i++) {
+            const struct moe_row_mark *mark = (const void *)(entries + i * slots_entry_stride(d));
+            char *row = slot + e->header_bytes + i * e->row_bytes;
+            if (mark->first)
+                memcpy(row, sums + mark->row * e->row_bytes, (size_t)e->row_bytes);
+            else
+                memset(row, 0, (size_t)e->row_bytes);
+        }
+    }
+    return e->header_bytes + e->node * (int64_t)sizeof *counts +
+           ((const struct moe_message *)(const void *)message)->rows * e->row_bytes;
+}
+
+enum stepped relay_forward(struct stream *s, uint32_t exchange)
+{
+    struct hop h = hop_of(s, exchange);
+    int64_t begin = h.session->device->now(s);
+    if (h.e->kind == exchange_kind_dispatch)
+        return forward_rows(&h, begin) ? STEP_DONE : STEP_FAILED;
+    for (uint32_t source = h.position; source < h.ranks; source += h.e->node) {
+        if (source == h.me->number)
+            continue;
+        if (!relayed_message_good(s, h.e->base, source))
+            return STEP_FAILED;
+        arrive(&h, source, return_sums(&h, source), begin);
+    }
+    return STEP_DONE;
+}
+
+bool relay_replies_good(struct stream *s, uint32_t exchange)
+{
+    struct hop h = hop_of(s, exchange);
+    for (uint32_t source = h.position; source < h.ranks; source += h.e->node) {
+        if (source != h.me->number && !relayed_message_good(s, h.e->base, source))
+            return false;
+        for (uint32_t p = 0; p < h.e->node && source != h.me->number; p++) {
+            uint32_t from = h.node * h.e->node + p;
+            const struct moe_message *m =
+                (const void *)((const char *)h.me->bases[h.e->relay] +
+                               slots_gather_offset(h.ir, h.e, h.me->number, from, source, h.ranks));
+            if (m->source != from || m->exchange != exchange || m->step != h.session->step_number)
+                return fail(&h, from, "is of another exchange or step");
+            if (m->rows != counts_of(&h, relayed(&h, h.me->number, source))[p].rows)
+                return fail(&h, from, "does not answer the rows that were passed on");
+        }
+    }
+    return true;
+}
