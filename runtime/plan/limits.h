@@ -18,6 +18,7 @@
 #define MOE_MAX_BYTES (INT64_C(1) << 46)        // arena, buffer, parameter
 #define MOE_MAX_UNITS (INT64_C(1) << 24)        // per kernel; per local expert for mlp_up
 #define MOE_MAX_SCRATCH (INT64_C(1) << 30)
+#define MOE_MAX_PRIORITY 1000                   // of a stream, either way
 #define MOE_MAX_SEMAPHORES (1u << 20)
 #define MOE_MAX_ARGS 26                         // fan_out: eight, and the arrived slots of earlier waves
 #define MOE_MAX_STREAMS 64                      // per rank

@@ -347,7 +347,7 @@ static bool validate_variant(const struct check *c, uint32_t number)
 bool plan_validate(const struct ir *ir, size_t code_bytes, char *error, size_t size)
 {
     struct check c = {.ir = ir, .code_bytes = code_bytes, .error = error, .size = size};
-    if (!validate_info(&c) || !validate_owners(&c) || !validate_choices(&c))
+    if (!validate_info(&c) || !validate_owners(&c) || !validate_choices(&c) || !validate_streams(&c))
         return false;
     for (uint32_t i = 0; i < COUNT(ir, plan_param); i++)
         if (!validate_param(&c, i))

@@ -39,6 +39,8 @@ struct usage {
     int64_t src_bytes, dst_bytes; // least bytes that each row of its table has on either side
     int64_t row_dst_bytes;        // pairs: least bytes of a result row
     int64_t tokens;
+    bool routed;                  // pairs: of the rank's own experts
+    int64_t shared;               // pairs: of so many experts that every token takes; 0: of none
 };
 
 struct walk {
@@ -55,6 +57,8 @@ struct walk {
 /// (what built-ins write and others follow pointers in) and how much each can come to hold, the second checks every
 /// argument against that.
 bool validate_kernel(const struct check *c, uint32_t number);
+/// The streams, in order, are all instructions once: no instruction belongs to two, or to none.
+bool validate_streams(const struct check *c);
 bool learn_launch(struct walk *w);
 bool check_launch(const struct walk *w);
 bool check_host(const struct walk *w);

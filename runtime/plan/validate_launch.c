@@ -183,6 +183,7 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
         hold(u, slots_fan_rows(ir, e, me, ranks), pairs, apart || e->pool ? e->data_bytes : least(e->data_bytes, x_row),
              k->n[0]);
         u->row_dst_bytes = least(u->row_dst_bytes, reply->data_bytes);
+        u->routed = true;
         if (apart)
             hold(usage_at(w, FAN_OWN_TABLE), bound * least(w->c->info->choices, slots_wave_experts(ir, e, me)), 0,
                  x_row, k->n[0]);
@@ -193,6 +194,7 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
         struct usage *u = usage_at(w, DENSE_PAIRS);
         hold(u, bound, bound * k->n[3], k->n[1], k->n[0]);
         u->row_dst_bytes = least(u->row_dst_bytes, k->n[2]);
+        u->shared = most(u->shared, k->n[3]);
     }
 }
 
@@ -408,7 +410,13 @@ static bool check_route(const struct walk *w, const int64_t *n)
 {
     int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound, k4 = (int64_t)w->c->info->choices * 4;
     uint32_t biases = (uint32_t)(n[9] & 1) + (uint32_t)(n[9] >> 1 & 1);
-    if (n[2] != w->c->info->choices || !holds_rows(w, ROUTE_X, bound, dtype_bytes((uint32_t)n[5]) * n[0]) ||
+    const struct plan_buffer *weights = ROW(w->c->ir, plan_buffer, arg_at(w, ROUTE_W)->buffer);
+    if (weights->kind == buffer_kind_param) {
+        const struct plan_param *p = ROW(w->c->ir, plan_param, weights->param);
+        if (p->rows != n[1] || p->cols != n[0] || p->per_expert || p->shared)
+            return false;
+    }
+    if (n[2] != w->c->info->choices || n[1] != w->c->info->experts || !holds_rows(w, ROUTE_X, bound, dtype_bytes((uint32_t)n[5]) * n[0]) ||
         !holds_rows(w, ROUTE_IDS, bound, k4) || !holds_rows(w, ROUTE_WEIGHTS, bound, k4))
         return false;
     if (!in_range(n[9], 0, ROUTE_HAS_BIAS | ROUTE_HAS_LOGIT_BIAS) || w->instr->args.count < ROUTE_ARGS + biases)
@@ -416,6 +424,24 @@ static bool check_route(const struct walk *w, const int64_t *n)
     for (uint32_t i = 0; i < biases; i++)
         if (param_cols(w, ROUTE_ARGS + i) != n[1])
             return false;
+    return true;
+}
+
+/// Weights that generated code walks by units: as many panels as units, as large as its constants, and a block for every
+/// expert that its pairs can name.
+static bool check_weights(const struct walk *w, const struct plan_kernel *k, uint32_t pairs, uint32_t weights,
+                          int64_t rows, int64_t cols, int64_t dtype)
+{
+    const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, arg_at(w, weights)->buffer);
+    const struct usage *u = usage_at(w, pairs);
+    if (b->kind != buffer_kind_param)
+        return true;
+    const struct plan_param *p = ROW(w->c->ir, plan_param, b->param);
+    int64_t panel = p->layout == layout_panels ? p->panel : 1;
+    if (k->unit_count != (p->rows + panel - 1) / panel || p->rows != rows || p->cols != cols || p->dtype != dtype)
+        return instr_fail(w, "its weights are of another size than its kernel");
+    if ((u->routed && !p->per_expert) || (u->shared && (p->per_expert || u->shared > most(p->shared, 1))))
+        return instr_fail(w, "its weights have no block for each of its experts");
     return true;
 }
 
@@ -442,9 +468,13 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
         good = dtype_bytes((uint32_t)n[1]) * n[0] <= least(u->src_bytes, u->dst_bytes);
         break;
     case kernel_role_mlp_up:
+        if (!check_weights(w, k, UP_PAIRS, UP_W, 2 * n[1], n[0], n[3]))
+            return false;
         good = holds_rows(w, UP_A, u->pairs, n[4]) && holds_rows(w, UP_HIDDEN, u->pairs, n[5]);
         break;
     case kernel_role_mlp_down:
+        if (!check_weights(w, k, DOWN_PAIRS, DOWN_W, n[1], n[0], n[2]))
+            return false;
         good = holds_rows(w, DOWN_HIDDEN, u->pairs, n[4]) && holds_rows(w, DOWN_ACC, u->rows, n[5]) &&
                dtype_bytes((uint32_t)n[3]) * n[1] <= u->row_dst_bytes;
         break;

@@ -192,6 +192,21 @@ static bool check_extents(const struct check *c, const struct plan_variant *v, c
     return true;
 }
 
+bool validate_streams(const struct check *c)
+{
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < COUNT(c->ir, plan_stream); i++) {
+        const struct plan_stream *stream = ROW(c->ir, plan_stream, i);
+        if (stream->instrs.first != next && stream->instrs.count)
+            return check_fail(c, "plan_stream %u: its instructions do not follow those of the stream before", i);
+        next += stream->instrs.count;
+        if (!in_range(stream->priority, -MOE_MAX_PRIORITY, MOE_MAX_PRIORITY))
+            return check_fail(c, "plan_stream %u: priority %lld", i, (long long)stream->priority);
+    }
+    return next == COUNT(c->ir, plan_instr) ||
+           check_fail(c, "plan_instr: %u rows, %u of them on streams", COUNT(c->ir, plan_instr), next);
+}
+
 bool validate_program(const struct check *c, const struct plan_variant *v, const struct plan_program *p)
 {
     if (!check_extents(c, v, p))

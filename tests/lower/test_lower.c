@@ -366,6 +366,61 @@ static void test_carriers(void)
     lowered_free(&l);
 }
 
+// Crafted plans.
+
+static bool is_valid(const struct lowered *l)
+{
+    char error[256];
+    return plan_validate(&l->plan, 1 << 20, error, sizeof error);
+}
+
+/// Sizes that only generated code follows: validation holds them against the parameters and the experts of the launch.
+static void test_crafted(void)
+{
+    struct lowered l;
+    struct setting setting = {"serial", 1, 2, 8, 64, NULL, NULL, NULL, false};
+    lower_setting(&l, &setting);
+    CU_ASSERT_TRUE_FATAL(accepted(&l) && is_valid(&l));
+    uint32_t refused = 0;
+    for (uint32_t i = 0; i < COUNT(&l.plan, plan_kernel); i++) {
+        struct plan_kernel *kernel = ROW(&l.plan, plan_kernel, i), saved = *kernel;
+        if (kernel->role != kernel_role_mlp_up && kernel->role != kernel_role_mlp_down)
+            continue;
+        for (int bit = 0; bit < 24; bit++, refused++) {
+            kernel->unit_count ^= INT64_C(1) << bit;
+            CU_ASSERT_FALSE(is_valid(&l));
+            *kernel = saved;
+        }
+    }
+    CU_ASSERT_EQUAL(refused, 48);
+    for (uint32_t i = 0; i < COUNT(&l.plan, plan_param); i++) {
+        struct plan_param *param = ROW(&l.plan, plan_param, i), saved = *param;
+        param->per_expert = !param->per_expert;
+        CU_ASSERT_FALSE(is_valid(&l));
+        *param = saved;
+        param->cols -= 8;
+        CU_ASSERT_FALSE(is_valid(&l));
+        *param = saved;
+        param->rows = param->rows / 2;
+        CU_ASSERT_FALSE(is_valid(&l));
+        *param = saved;
+    }
+    for (uint32_t i = 0; i < COUNT(&l.plan, plan_stream); i++) {
+        struct plan_stream *stream = ROW(&l.plan, plan_stream, i), saved = *stream;
+        stream->instrs.first = i ? 0 : 1;
+        CU_ASSERT_FALSE(is_valid(&l));
+        *stream = saved;
+        stream->instrs.count--;
+        CU_ASSERT_FALSE(is_valid(&l));
+        *stream = saved;
+        stream->priority = INT64_C(3530463117312);
+        CU_ASSERT_FALSE(is_valid(&l));
+        *stream = saved;
+    }
+    CU_ASSERT_TRUE(is_valid(&l));
+    lowered_free(&l);
+}
+
 void suite_lower(void)
 {
     CU_pSuite suite = CU_add_suite("lower", NULL, NULL);
@@ -380,4 +435,5 @@ void suite_lower(void)
     CU_ADD_TEST(suite, test_sharing);
     CU_ADD_TEST(suite, test_speed);
     CU_ADD_TEST(suite, test_carriers);
+    CU_ADD_TEST(suite, test_crafted);
 }
