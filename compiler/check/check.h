@@ -225,6 +225,8 @@ uint32_t elaborate_format(struct checker *checker, uint32_t file, node_id path);
 uint32_t elaborate_format_item(struct checker *checker, struct symbol item);
 uint32_t elaborate_op(struct checker *checker, struct symbol item);
 uint32_t elaborate_layer(struct checker *checker, struct symbol item);
+/// Whether each of several layers has tensors of its own in a map.
+bool check_layer_names(struct checker *checker, struct span place, uint32_t weights, int64_t layers);
 uint32_t elaborate_weights(struct checker *checker, struct symbol item);
 uint32_t elaborate_schedule(struct checker *checker, struct symbol item, bool own);
 uint32_t elaborate_pipeline(struct checker *checker, struct symbol item);

@@ -179,8 +179,14 @@ static bool read_weights_source(struct checker *checker, struct symbol item, nod
     const char *written = name_text(checker, node_of(checker, path)->text);
     row->weights_path =
         ir_str(checker->module, checker->options->deployed ? written : relative_path(checker, item.file, written));
+    if (!*written) {
+        struct diag *diag = diag_error(checker->context, E0206, place_of(checker, path), "the checkpoint has no name");
+        diag_label(checker->context, diag, "a folder or a file");
+        diag_help(checker->context, diag, "random weights are `weights = random;`");
+        return false;
+    }
     if (ROW(checker->module, mod_weights, row->weights)->layer == row->layer)
-        return true;
+        return check_layer_names(checker, place_of(checker, value), row->weights, row->repeat);
     struct diag *diag =
         diag_error(checker->context, E0601, place_of(checker, node->slot[0]), "weights `%s` is for another layer",
                    source_text(checker, place_of(checker, node->slot[0])));

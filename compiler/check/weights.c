@@ -171,8 +171,13 @@ static bool check_complete(struct checker *checker, struct symbol item, const st
     for (uint32_t i = 0; i < layer->params.count; i++) {
         const struct mod_param *param = ROW(checker->module, mod_param, layer->params.first + i);
         const char *name = ir_text(checker->module, param->name);
-        if (param->has_default || find_attribute(checker, members, name))
+        if (find_attribute(checker, members, name))
             continue;
+        if (param->has_default) {
+            report_unbuilt(checker, name_place(checker, param->node),
+                           "a parameter that has its default and no entry in a weights map is not built yet");
+            return false;
+        }
         struct diag *diag =
             diag_error(checker->context, E0601, name_place(checker, item.node), "parameter `%s` is not mapped", name);
         diag_label(checker->context, diag, "no entry for it");
@@ -181,6 +186,47 @@ static bool check_complete(struct checker *checker, struct symbol item, const st
         break; // one message at this place
     }
     return fine;
+}
+
+/// `{expert}` counts the experts of a parameter that has a block for each.
+static bool check_placeholders(struct checker *checker, node_id attribute, const struct entry *entry, uint32_t param)
+{
+    const struct mod_param *row = ROW(checker->module, mod_param, param);
+    for (uint32_t i = 0; i < entry->count && row->ndims < 3; i++) {
+        if (!strstr(name_text(checker, entry->patterns[i]), "{expert}"))
+            continue;
+        struct diag *diag =
+            diag_error(checker->context, E0601, place_of(checker, node_of(checker, attribute)->slot[0]),
+                       "`{expert}` in a name for `%s`, which all experts share", ir_text(checker->module, row->name));
+        diag_label(checker->context, diag, "one tensor in each layer");
+        diag_label_at(checker->context, diag, name_place(checker, row->node), "declared without a size for experts");
+        return false;
+    }
+    return true;
+}
+
+bool check_layer_names(struct checker *checker, struct span place, uint32_t weights, int64_t layers)
+{
+    struct rows entries = ROW(checker->module, mod_weights, weights)->entries;
+    for (uint32_t i = 0; i < entries.count && layers > 1; i++) {
+        const struct mod_weight *entry = ROW(checker->module, mod_weight, entries.first + i);
+        for (uint32_t p = 0; p < entry->patterns.count; p++) {
+            const char *text = ir_text(checker->module, ROW(checker->module, mod_pattern, entry->patterns.first + p)->text);
+            if (strstr(text, "{layer}"))
+                continue;
+            const char *name = ir_text(checker->module, ROW(checker->module, mod_param, entry->param)->name);
+            node_id members = node_of(checker, ROW(checker->module, mod_weights, weights)->node)->slot[1];
+            node_id source = node_of(checker, find_attribute(checker, members, name))->slot[0];
+            struct diag *diag = diag_error(checker->context, E0601, place_of(checker, source),
+                                           "%lld layers would all take `%s` from the one tensor `%s`",
+                                           (long long)layers, name, text);
+            diag_label(checker->context, diag, "lacks `{layer}`");
+            diag_label_at(checker->context, diag, place, "used for %lld layers here", (long long)layers);
+            diag_help(checker->context, diag, "write the layer's number in the name as `{layer}`");
+            return false;
+        }
+    }
+    return true;
 }
 
 static void add_entry(struct checker *checker, const struct entry *entry, uint32_t param, uint32_t number)
@@ -224,7 +270,8 @@ static bool read_weights(struct checker *checker, struct symbol item, struct mod
         } else {
             struct mod_format format =
                 *ROW(checker->module, mod_format, ROW(checker->module, mod_param, param)->format);
-            fine = read_source(checker, node_of(checker, id)->slot[0], &entry, &format) && fine;
+            fine = read_source(checker, node_of(checker, id)->slot[0], &entry, &format) &&
+                   check_placeholders(checker, id, &entry, param) && fine;
             uint32_t number = ADD(checker->module, mod_weight);
             row->entries.count++;
             add_entry(checker, &entry, param, number);

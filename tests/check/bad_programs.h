@@ -71,6 +71,12 @@ struct bad_line {
 };
 
 static const struct bad_line bad_lines[] = {
+    // names of tensors that layers or experts could not share
+    {21, "    w_router = @\"gate.{layer}.{expert}\";", "E0601"},
+    {11, "    param @unused: f32[experts, hidden] = 0; param w_router: f32[experts, hidden];", "E0901"},
+    {54, "    weights = names(safetensors(@\"\"));", "E0206"},
+    {21, "    w_router = @\"gate\";", "E0601"},
+    {23, "    w_down = @transpose(\"c.{expert}\");", "E0601"},
     // machines that there cannot be
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @-1us };", "E0206"},
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @1e300s };", "E0206"},
