@@ -96,9 +96,16 @@ static void set_diagnostics(struct command_line *l, const char *v)
     l->diagnostics = !strcmp(v, "json") ? DIAG_JSON : !strcmp(v, "short") ? DIAG_SHORT : DIAG_TEXT;
 }
 
+/// A terminal that shows colours, unless NO_COLOR says, with any text at all, that they are not wanted.
+static bool wants_color(void)
+{
+    const char *refused = getenv("NO_COLOR"), *terminal = getenv("TERM");
+    return isatty(2) && !(refused && *refused) && !(terminal && !strcmp(terminal, "dumb"));
+}
+
 static void set_color(struct command_line *l, const char *v)
 {
-    l->color = !strcmp(v, "always") || (!strcmp(v, "auto") && isatty(2) && !getenv("NO_COLOR"));
+    l->color = !strcmp(v, "always") || (!strcmp(v, "auto") && wants_color());
 }
 
 static const struct option options[] = {
@@ -444,7 +451,7 @@ static const struct command commands[] = {
 static enum exit_code run_command(const struct command *command, int argc, char **argv)
 {
     struct context context;
-    struct command_line line = {.driver = {.out = stdout, .check = {.layer = -1}}, .color = isatty(2) && !getenv("NO_COLOR")};
+    struct command_line line = {.driver = {.out = stdout, .check = {.layer = -1}}, .color = wants_color()};
     line.driver.check.dims = line.dims;
     run_options_init(&line.run);
     enum exit_code code = parse_arguments(&line, command, argc, argv);

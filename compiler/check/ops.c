@@ -322,6 +322,36 @@ static bool check_router(struct application *call, const struct mod_arg *args, u
     return expect_range(checker, "k", k_node, (int64_t)k->number, 1, reachable);
 }
 
+/// Numbers of the clamped activation, given where another one is chosen or where they clamp nothing sensible.
+static bool check_activation(struct application *call, const struct mod_arg *args, uint32_t count)
+{
+    static const char *const only[] = {"alpha", "limit"};
+    struct checker *checker = call->layer->checker;
+    const struct mod_arg *activation = find_arg(checker, args, count, "activation");
+    bool clamped = activation && !strcmp(ir_text(checker->module, activation->choice), "clamped_silu");
+    // A configuration's activation may be the clamped one in another checkpoint.
+    bool open = activation && activation->given &&
+                node_of(checker, option_place(call, "activation"))->kind != NODE_NAME;
+    for (size_t i = 0; activation && i < sizeof only / sizeof *only; i++) {
+        const struct mod_arg *arg = find_arg(checker, args, count, only[i]);
+        bool read = clamped || open;
+        if (!arg || !arg->given || (read && arg->number > 0))
+            continue;
+        struct diag *diag = diag_error(checker->context, read ? E0206 : E0106,
+                                       place_of(checker, option_place(call, only[i])),
+                                       read ? "`%s` is not above 0" : "`%s` is for `clamped_silu` alone", only[i]);
+        diag_label(checker->context, diag, read ? "more than 0 is expected" : "nothing would read it");
+        return false;
+    }
+    const struct mod_arg *scale = find_arg(checker, args, count, "scale");
+    if (!scale || isfinite(scale->number))
+        return true;
+    struct diag *diag =
+        diag_error(checker->context, E0206, place_of(checker, option_place(call, "scale")), "`scale` is not finite");
+    diag_label(checker->context, diag, "a number is expected");
+    return false;
+}
+
 bool read_options(struct application *call, struct mod_arg *args, uint32_t *arg_count)
 {
     struct checker *checker = call->layer->checker;
@@ -337,5 +367,6 @@ bool read_options(struct application *call, struct mod_arg *args, uint32_t *arg_
             (*arg_count)++;
         }
     }
-    return fine && check_router(call, args + first, *arg_count - first);
+    return fine && check_router(call, args + first, *arg_count - first) &&
+           check_activation(call, args + first, *arg_count - first);
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/output.h"
+
 enum option_kind {
     OPTION_FLAG,
     OPTION_TEXT,
@@ -242,6 +244,11 @@ bool run_options_check(const struct run_options *options, char *error, size_t si
         problem = "`-q` and `-v` exclude each other";
     else if (options->iters == 0)
         problem = "`--iters` must be at least 1";
+    const char *const written[] = {options->output, options->stats, options->trace};
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) // each in turn would replace the one before
+        for (size_t j = 0; j < i; j++)
+            if (written[i] && written[j] && output_same_file(written[i], written[j]))
+                problem = "`--output`, `--stats` and `--trace` need files of their own";
     if (problem)
         snprintf(error, size, "%s", problem);
     for (uint32_t i = 0; i < options->extern_count && !problem; i++)

@@ -77,6 +77,11 @@ static const struct bad_line bad_lines[] = {
     {54, "    weights = names(safetensors(@\"\"));", "E0206"},
     {21, "    w_router = @\"gate\";", "E0601"},
     {23, "    w_down = @transpose(\"c.{expert}\");", "E0601"},
+    // options that nothing would read, or that make no sense
+    {16, "    stage expert: yd = swiglu(xd, w_gate_up, w_down, alpha: @1.7);", "E0106"},
+    {16, "    stage expert: yd = swiglu(xd, w_gate_up, w_down, activation: gelu, limit: @7.0);", "E0106"},
+    {16, "    stage expert: yd = swiglu(xd, w_gate_up, w_down, activation: clamped_silu, limit: @-1.0);", "E0206"},
+    {14, "    stage route: r = topk(x, w_router, k: 2, scale: @inf);", "E0206"},
     // machines that there cannot be
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @-1us };", "E0206"},
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @1e300s };", "E0206"},

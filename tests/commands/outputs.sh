@@ -25,6 +25,8 @@ echo '{"a": 1}' >sizes.json
 refused "$m" build c.moe -o sizes.json
 cmp -s a.moe "$OLDPWD/examples/hello.moe" || say "a source changed"
 [ "$(cat sizes.json)" = '{"a": 1}' ] || say "sizes.json changed"
+refused "$m" run a.moe --output same --stats ./same
+refused "$m" run a.moe --stats t.json --trace t.json
 # Devices: /dev/full's numbers, in this folder. Without the right to make one there is nothing to test.
 if mknod full c 1 7 2>/dev/null && mknod null c 1 3 && (: >null) 2>/dev/null; then
     "$m" build a.moe -o full >out 2>err
