@@ -21,6 +21,12 @@ bool read_engines(struct checker *checker, uint32_t file, node_id uses, uint32_t
             fine = false;
             continue;
         }
+        if (*mask & 1u << engine && engine != engine_copy) { // copy engines are several
+            struct diag *diag = diag_error(checker->context, E0102, name_place(checker, id), "engine `%s` is listed twice", name);
+            diag_label(checker->context, diag, "again here");
+            fine = false;
+            continue;
+        }
         *mask |= 1u << engine;
         node_id count = node_of(checker, id)->slot[0];
         struct constant value = integer_constant(1);

@@ -82,6 +82,8 @@ static const struct bad_line bad_lines[] = {
     {16, "    stage expert: yd = swiglu(xd, w_gate_up, w_down, activation: gelu, limit: @7.0);", "E0106"},
     {16, "    stage expert: yd = swiglu(xd, w_gate_up, w_down, activation: clamped_silu, limit: @-1.0);", "E0206"},
     {14, "    stage route: r = topk(x, w_router, k: 2, scale: @inf);", "E0206"},
+    {28, "    engine copy[2], net_out, net_in, @net_out;", "E0102"},
+    {47, "} op foo(a: any[n, h]) -> any[n, h] { uses sm, @sm; }", "E0102"},
     // machines that there cannot be
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @-1us };", "E0206"},
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @1e300s };", "E0206"},
