@@ -22,7 +22,8 @@ bool read_engines(struct checker *checker, uint32_t file, node_id uses, uint32_t
             continue;
         }
         if (*mask & 1u << engine && engine != engine_copy) { // copy engines are several
-            struct diag *diag = diag_error(checker->context, E0102, name_place(checker, id), "engine `%s` is listed twice", name);
+            struct diag *diag = diag_error(checker->context, E0102, name_place(checker, id),
+                                           "engine `%s` is listed twice", name);
             diag_label(checker->context, diag, "again here");
             fine = false;
             continue;

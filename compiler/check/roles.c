@@ -194,7 +194,8 @@ static bool check_phases(struct checker *checker, const struct role *role, node_
     EACH_NODE(&checker->program->ast, id, node_of(checker, op)->slot[2]) {
         if (node_of(checker, id)->kind != NODE_PHASE)
             continue;
-        if (found < count && !strcmp(name_text(checker, node_of(checker, id)->text), phase_words[role->phases[found]])) {
+        const char *name = name_text(checker, node_of(checker, id)->text);
+        if (found < count && !strcmp(name, phase_words[role->phases[found]])) {
             found++;
             continue;
         }
