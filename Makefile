@@ -182,7 +182,7 @@ install: all
 lint:
 	@for c in clang-19 clang-18 clang; do command -v $$c >/dev/null 2>&1 && break; c=; done; \
 	if [ -z "$$c" ]; then echo "clang is not installed: second compiler skipped"; exit 0; fi; \
-	for f in $(RUNTIME_SRC) runtime/cli/stub.c $(COMPILER_SRC) compiler/main.c $(TEST_SRC); do \
+	for f in $(RUNTIME_SRC) runtime/cli/stub.c $(COMPILER_SRC) compiler/main.c $(TEST_SRC) $(BENCH_SRC); do \
 	    $$c $(COMMON) $(LLVM_CFLAGS) -O1 -fsyntax-only $$f || exit 1; done; echo "$$c: no warnings"
 
 clean:

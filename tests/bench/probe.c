@@ -48,7 +48,7 @@ __attribute__((target("avx512f,avx512bf16"))) static void bf16_dots(struct probe
     for (int c = 0; c < CHAINS; c++)
         total += _mm512_reduce_add_ps(sum[c]);
     probe->sink = total;
-    probe->amount += 4.0 * LANES * CHAINS * INNER;
+    probe->amount += 4.0 * (double)(LANES * CHAINS * INNER);
 }
 
 __attribute__((target("avx512f"))) static void fma_512(struct probe *probe)
@@ -70,7 +70,7 @@ __attribute__((target("avx512f"))) static void fma_512(struct probe *probe)
     for (int c = 0; c < CHAINS; c++)
         total += _mm512_reduce_add_ps(sum[c]);
     probe->sink = total;
-    probe->amount += 2.0 * LANES * CHAINS * INNER;
+    probe->amount += 2.0 * (double)(LANES * CHAINS * INNER);
 }
 
 __attribute__((target("avx2,fma"))) static void fma_256(struct probe *probe)
@@ -93,7 +93,7 @@ __attribute__((target("avx2,fma"))) static void fma_256(struct probe *probe)
     for (int c = 1; c < HALF; c++)
         total = _mm256_add_ps(total, sum[c]);
     probe->sink = _mm256_cvtss_f32(total);
-    probe->amount += 2.0 * 8 * HALF * INNER;
+    probe->amount += 2.0 * (double)(8 * HALF * INNER);
 }
 #endif
 
@@ -108,7 +108,7 @@ static void fma_plain(struct probe *probe)
     for (int c = 1; c < CHAINS; c++)
         sum[0] += sum[c];
     probe->sink = sum[0];
-    probe->amount += 2.0 * CHAINS * INNER;
+    probe->amount += 2.0 * (double)(CHAINS * INNER);
 }
 
 static void read_block(struct probe *probe)

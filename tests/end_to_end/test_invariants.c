@@ -141,7 +141,7 @@ static void test_trace(void)
         size_t bytes;
         void *image = subject_image(&subject, &bytes);
         struct plan plan;
-        moe_plan *opened;
+        moe_plan *opened = NULL;
         CU_ASSERT_FATAL(image && plan_open(&plan, image, bytes, true, error, sizeof error) &&
                         moe_plan_from_memory(image, bytes, &opened) == MOE_OK);
         const int64_t tokens[4] = {64, 64, 64, 64};
