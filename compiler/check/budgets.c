@@ -71,19 +71,11 @@ bool read_budget(const struct context *context, const struct ast *ast, node_id c
 bool evaluate_limit(struct context *context, const struct program_text *program, uint32_t file,
                     const struct budget *budget, const struct name_value *names, uint32_t name_count, double *value)
 {
-    enum { FEW = 32 };
-    struct local few[FEW];
-    struct local *locals = name_count <= FEW ? few : context_alloc(context, name_count * sizeof *locals);
-    for (uint32_t i = 0; i < name_count; i++)
-        locals[i] = (struct local){names[i].name, integer_constant(names[i].value)};
-    struct checker checker = {.context = context, .program = program};
-    struct scope scope = {.file = file, .locals = locals, .local_count = name_count};
     struct constant constant;
-    bool fine = evaluate_as(&checker, &scope, metric_words[budget->metric], budget->limit,
-                            metrics[budget->metric].kind, &constant);
+    bool fine = evaluate_among(context, program, file, budget->limit, names, name_count, metrics[budget->metric].kind,
+                               metric_words[budget->metric], &constant);
     if (fine)
         *value = constant.number;
-    json_close(&checker);
     return fine;
 }
 

@@ -173,12 +173,16 @@ bool expect_kind(struct checker *checker, const char *name, node_id expression, 
 /// Evaluates and expects in one step. Integers are taken for FLOAT.
 bool evaluate_as(struct checker *checker, const struct scope *scope, const char *name, node_id expression,
                  enum constant_kind kind, struct constant *value);
-/// E0206 unless low <= value <= high.
+/// The same for stages after the check, which have a program and integers by name instead of a checker.
+bool evaluate_among(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
+                    const struct name_value *names, uint32_t name_count, enum constant_kind kind, const char *what,
+                    struct constant *constant);
 /// A quantity of a machine: above 0, or 0 where `zero` allows it, and at most `most`.
 bool expect_quantity(struct checker *checker, const char *name, node_id expression, double value, bool zero, double most);
 /// The most that a machine has of anything: a day in nanoseconds, bytes, bytes or FLOP a second.
 #define MACHINE_TIME 86400e9
 #define MACHINE_RATE 1e24
+/// E0206 unless low <= value <= high.
 bool expect_range(struct checker *checker, const char *name, node_id expression, int64_t value, int64_t low, int64_t high);
 
 // ---- attributes.c: records and attributes described by tables -------------------------------------------------------

@@ -342,9 +342,9 @@ bool evaluate(struct checker *checker, const struct scope *scope, node_id expres
     }
 }
 
-static bool evaluate_for(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
-                         const struct name_value *names, uint32_t name_count, enum constant_kind kind, const char *what,
-                         int64_t *value)
+bool evaluate_among(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
+                    const struct name_value *names, uint32_t name_count, enum constant_kind kind, const char *what,
+                    struct constant *constant)
 {
     enum { FEW = 32 };
     struct local few[FEW];
@@ -353,10 +353,7 @@ static bool evaluate_for(struct context *context, const struct program_text *pro
         locals[i] = (struct local){names[i].name, integer_constant(names[i].value)};
     struct checker checker = {.context = context, .program = program};
     struct scope scope = {.file = file, .locals = locals, .local_count = name_count};
-    struct constant constant;
-    bool fine = evaluate_as(&checker, &scope, what, expression, kind, &constant);
-    if (fine)
-        *value = constant.integer;
+    bool fine = evaluate_as(&checker, &scope, what, expression, kind, constant);
     json_close(&checker);
     return fine;
 }
@@ -364,16 +361,20 @@ static bool evaluate_for(struct context *context, const struct program_text *pro
 bool evaluate_integer(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
                       const struct name_value *names, uint32_t name_count, int64_t *value)
 {
-    return evaluate_for(context, program, file, expression, names, name_count, CONSTANT_INTEGER, "this", value);
+    struct constant result;
+    bool fine = evaluate_among(context, program, file, expression, names, name_count, CONSTANT_INTEGER, "this", &result);
+    if (fine)
+        *value = result.integer;
+    return fine;
 }
 
 bool evaluate_condition(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
                         const struct name_value *names, uint32_t name_count, bool *value)
 {
-    int64_t result = 0;
+    struct constant result;
     bool fine =
-        evaluate_for(context, program, file, expression, names, name_count, CONSTANT_BOOL, "the condition", &result);
+        evaluate_among(context, program, file, expression, names, name_count, CONSTANT_BOOL, "the condition", &result);
     if (fine)
-        *value = result != 0;
+        *value = result.integer != 0;
     return fine;
 }

@@ -167,11 +167,6 @@ struct lowering {
     bool failed;
 };
 
-static inline struct rows lowering_parts(const struct lowering *l)
-{
-    return (struct rows){l->first_part, l->parts};
-}
-
 /// Queues an error at a stage of the module (at its option, where one is named) and marks the lowering failed. Returns
 /// the open record.
 struct diag *lower_refuse(struct lowering *l, enum diag_code code, uint32_t stage, const char *option,

@@ -260,16 +260,25 @@ static const struct cpu_level *known_level(struct context *context, const char *
     return level;
 }
 
+/// The module of all kernels of a plan, not linked yet. emit_free and LLVMDisposeTargetMachine in any case.
+static bool generate_module(struct emit *e, struct context *context, const struct cpu_level *level, const struct ir *plan,
+                            LLVMTargetMachineRef *machine, struct generated *all)
+{
+    emit_init(e, context, level);
+    *machine = target_machine(e);
+    *all = (struct generated){0};
+    return generate_all(e, plan, all);
+}
+
 bool codegen_cpu(struct context *context, struct ir *plan, const char *level_name, void **image, size_t *image_bytes)
 {
     const struct cpu_level *level = known_level(context, level_name);
     if (!level || !choose_layouts(context, plan, level))
         return false;
     struct emit e;
-    emit_init(&e, context, level);
-    LLVMTargetMachineRef machine = target_machine(&e);
-    struct generated all = {0};
-    bool good = generate_all(&e, plan, &all);
+    LLVMTargetMachineRef machine;
+    struct generated all;
+    bool good = generate_module(&e, context, level, plan, &machine, &all);
     if (good) {
         int64_t *offsets = context_alloc(context, (all.count + 1) * sizeof *offsets);
         link_image(&e, machine, all.names, all.count, image, image_bytes, offsets);
@@ -290,10 +299,9 @@ bool codegen_cpu_print(struct context *context, const struct ir *plan, const cha
     if (!level)
         return false;
     struct emit e;
-    emit_init(&e, context, level);
-    LLVMTargetMachineRef machine = target_machine(&e);
-    struct generated all = {0};
-    bool good = generate_all(&e, plan, &all);
+    LLVMTargetMachineRef machine;
+    struct generated all;
+    bool good = generate_module(&e, context, level, plan, &machine, &all);
     if (good) {
         char *text = LLVMPrintModuleToString(e.module);
         fputs(text, out);
