@@ -16,6 +16,7 @@
     S(externs)    \
     S(skew)       \
     S(codegen)    \
+    S(numbers)    \
     S(routers)    \
     S(runtime)    \
     S(weights)    \

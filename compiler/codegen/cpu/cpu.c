@@ -126,9 +126,11 @@ static bool can_route(const int64_t *n)
     return sizes && scored && grouped && computes(n[5]);
 }
 
+// Elements as they are: E4M3 without scales too.
 static bool can_copy(const int64_t *n)
 {
-    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]) && n[4] == scale_type_none;
+    bool from = computes(n[1]) || n[1] == dtype_fp8_e4m3, to = computes(n[2]) || n[2] == dtype_fp8_e4m3;
+    return n[0] > 0 && n[0] % 8 == 0 && from && to && n[4] == scale_type_none;
 }
 
 static bool can_up(const int64_t *n)

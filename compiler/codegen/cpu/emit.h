@@ -65,9 +65,12 @@ LLVMValueRef kernel_argument(struct emit *e, unsigned number);
 enum prefetch_level { PREFETCH_L2 = 2 };
 void prefetch(struct emit *e, LLVMValueRef pointer, enum prefetch_level level);
 
-// numbers: everything is computed in f32; 16-bit formats are widened and rounded to nearest even, NaN stays NaN
+// numbers: everything is computed in f32; narrower formats are widened and rounded to nearest even, NaN stays NaN.
+// E4M3 has no infinity: what is beyond 448 becomes 448, NaN of either sign the code 0x7f. Scales are the caller's matter.
 LLVMValueRef load_f32(struct emit *e, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
 void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
+LLVMValueRef f32_to_e4m3(struct emit *e, LLVMValueRef value, unsigned lanes); // bytes
+LLVMValueRef e4m3_to_f32(struct emit *e, LLVMValueRef codes, unsigned lanes);
 LLVMValueRef half_to_f32(struct emit *e, LLVMValueRef bits, unsigned lanes);
 LLVMValueRef bits_to_f32(struct emit *e, LLVMValueRef bits);
 LLVMValueRef f32_to_bits(struct emit *e, LLVMValueRef value);

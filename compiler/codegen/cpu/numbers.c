@@ -1,4 +1,4 @@
-// Numbers in generated code: 16-bit formats widened and rounded by integer arithmetic (so that every level rounds
+// Numbers in generated code: 8- and 16-bit formats widened and rounded by integer arithmetic (so that every level rounds
 // alike, subnormals and NaN included), and the one exponential that vector bodies and tails share.
 #include "emit.h"
 
@@ -47,10 +47,26 @@ LLVMValueRef half_to_f32(struct emit *e, LLVMValueRef bits, unsigned lanes)
     return bits_to_f32(e, LLVMBuildOr(b, all, sign, ""));
 }
 
+LLVMValueRef e4m3_to_f32(struct emit *e, LLVMValueRef codes, unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef wide = LLVMBuildZExt(b, codes, vector_of(e->i32, lanes), "");
+    LLVMValueRef sign = shift_left(e, mask(e, wide, 0x80, lanes), 24, lanes);
+    LLVMValueRef rest = mask(e, wide, 0x7f, lanes);
+    // the 7 magnitude bits moved to f32's place are the value times 2^-120, subnormals included
+    LLVMValueRef tiny = bits_to_f32(e, shift_left(e, rest, 20, lanes));
+    LLVMValueRef value = f32_to_bits(e, LLVMBuildFMul(b, tiny, splat_f32(e, 0x1p120, lanes), ""));
+    LLVMValueRef is_nan = LLVMBuildICmp(b, LLVMIntEQ, rest, splat_i32(e, 0x7f, lanes), "");
+    value = LLVMBuildSelect(b, is_nan, splat_i32(e, 0x7fc00000, lanes), value, "");
+    return bits_to_f32(e, LLVMBuildOr(b, value, sign, ""));
+}
+
 LLVMValueRef load_f32(struct emit *e, LLVMValueRef pointer, uint32_t dtype, unsigned lanes)
 {
     if (dtype == dtype_f32)
         return load(e, vector_of(e->f32, lanes), pointer, 4);
+    if (dtype == dtype_fp8_e4m3)
+        return e4m3_to_f32(e, load(e, vector_of(e->i8, lanes), pointer, 1), lanes);
     LLVMValueRef bits = load(e, vector_of(e->i16, lanes), pointer, 2);
     if (dtype == dtype_f16)
         return half_to_f32(e, bits, lanes);
@@ -103,6 +119,25 @@ static LLVMValueRef f32_to_half(struct emit *e, LLVMValueRef value, unsigned lan
     return LLVMBuildTrunc(b, LLVMBuildOr(b, result, sign, ""), vector_of(e->i16, lanes), "");
 }
 
+LLVMValueRef f32_to_e4m3(struct emit *e, LLVMValueRef value, unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef bits = f32_to_bits(e, value), largest = splat_i32(e, 0x43e00000, lanes); // 448
+    LLVMValueRef sign = mask(e, shift_right(e, bits, 24, lanes), 0x80, lanes);
+    LLVMValueRef magnitude = mask(e, bits, 0x7fffffff, lanes);
+    LLVMValueRef beyond = LLVMBuildICmp(b, LLVMIntUGT, magnitude, largest, "");
+    magnitude = LLVMBuildSelect(b, beyond, largest, magnitude, "");
+    LLVMValueRef normal = LLVMBuildSub(b, round_bits(e, magnitude, 20, lanes), splat_i32(e, 0x3c000000, lanes), "");
+    normal = shift_right(e, normal, 20, lanes);
+    // below 2^-6 the addition of 2^14 rounds to multiples of 2^-9, the unit of E4M3 subnormals
+    LLVMValueRef shifted = LLVMBuildFAdd(b, bits_to_f32(e, magnitude), splat_f32(e, 0x1p14, lanes), "");
+    LLVMValueRef small = LLVMBuildSub(b, f32_to_bits(e, shifted), splat_i32(e, 0x46800000, lanes), "");
+    LLVMValueRef is_small = LLVMBuildICmp(b, LLVMIntULT, magnitude, splat_i32(e, 0x3c800000, lanes), "");
+    LLVMValueRef code = LLVMBuildOr(b, LLVMBuildSelect(b, is_small, small, normal, ""), sign, "");
+    code = LLVMBuildSelect(b, is_nan(e, value), splat_i32(e, 0x7f, lanes), code, "");
+    return LLVMBuildTrunc(b, code, vector_of(e->i8, lanes), "");
+}
+
 void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_t dtype, unsigned lanes)
 {
     switch (dtype) {
@@ -111,6 +146,9 @@ void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_
         break;
     case dtype_f16:
         store(e, f32_to_half(e, value, lanes), pointer, 2);
+        break;
+    case dtype_fp8_e4m3:
+        store(e, f32_to_e4m3(e, value, lanes), pointer, 1);
         break;
     default:
         store(e, value, pointer, 4);
