@@ -18,7 +18,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long fuzz-smoke bench install clean lint test-binary
+.PHONY: all deps demo check check-long fuzz-smoke bench bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -141,9 +141,14 @@ $(B)/moe-tests: $(TEST_OBJ) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) $(WRAP) -o $@ $^ -lcunit -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
+# Peers that are installed: what `make bench` compares with.
+BENCH_LIBS := $(if $(wildcard /usr/include/libxsmm.h),-lxsmm -lxsmmnoblas -ldl) $(if $(wildcard /usr/include/dnnl.h),-ldnnl -fopenmp) \
+    $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),-lopenblas)
+
+$(B)/obj/tests/bench/peer_onednn.o: CFLAGS += -fopenmp
 $(B)/moe-bench: $(call obj,$(BENCH_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
-	@$(CC) $(FLAGS) -o $@ $^ $(STATIC_LIBS) $(LLVM_LIBS)
+	@$(CC) $(FLAGS) -o $@ $^ $(BENCH_LIBS) -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
 # Readers of what others wrote, under libFuzzer: FUZZ_SECONDS each. Only with a clang that has it.
 FUZZ_SECONDS ?= 5
@@ -166,9 +171,12 @@ fuzz-smoke:
 test-binary: $(B)/moe-tests $(B)/moecc
 
 # Whole layers against the machine's peak and bandwidth, probed in the same run.
-bench: deps
+# Layers against the machine's limits and the libraries one would otherwise use, which it installs: about ten minutes;
+# -smoke one minute; -full every shape, dtype and routing, hours, and it goes on where it was stopped.
+bench bench-smoke bench-full:
+	@sh .ci/deps bench
 	@$(MAKE) --no-print-directory $(B)/moe-bench
-	@$(B)/moe-bench
+	@$(B)/moe-bench $(or $(patsubst bench-%,%,$(filter bench-%,$@)),standard) --out $(B)/bench.json
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/moecc

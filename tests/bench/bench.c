@@ -1,137 +1,228 @@
-// Times whole layers against what the machine can do, probed between the measurements of the same run: medians of paired
-// ratios. Usage: moe-bench [--check]; with --check exit code 1 when the coarse layer stays below 40% of the bf16 peak.
+// Times whole MoE layers against the machine's own limits and against the libraries that one would otherwise use.
+// Usage: moe-bench smoke|standard|full [--out FILE] [--fresh] [--require ROOFLINE]
+// Prints a table and writes FILE (bench.json beside the program). A finished group of `full` is kept beside FILE and not
+// measured again unless --fresh. Exit code 1: --require is not met by moecc at 512 tokens; 3: an engine failed.
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "compiler/driver.h"
-#include "runtime/moe.h"
-#include "tests/bench/probe.h"
+#include "tests/bench/measure.h"
 
-struct bench_shape {
-    const char *name;
-    int hidden, ffn, experts, choices;
+static const struct bench_shape fine_64 = {"fine H 2048 F 1024 E 64 k 8", 2048, 1024, 64, 8, 0};
+static const struct bench_shape fine_128 = {"fine H 2048 F 768 E 128 k 8", 2048, 768, 128, 8, 0};
+static const struct bench_shape coarse = {"coarse H 1024 F 3584 E 8 k 2", 1024, 3584, 8, 2, 0};
+static const struct bench_shape mixtral = {"coarse H 4096 F 14336 E 8 k 2", 4096, 14336, 8, 2, 0};
+static const struct bench_shape with_shared = {"shared H 2048 F 1408 E 64 k 6 + 2", 2048, 1408, 64, 6, 2};
+
+static const struct bench_group smoke[] = {
+    {&coarse, BENCH_BF16, 0, 2, 3, {1, 8, 64, 512}, {true}},
+    {&fine_64, BENCH_BF16, 0, 2, 3, {8, 64}, {true}},
+};
+static const struct bench_group standard[] = {
+    {&fine_64, BENCH_BF16, 0, 5, 3, {1, 8, 64, 512}, {true}},  {&fine_128, BENCH_BF16, 0, 5, 3, {1, 8, 64, 512}, {true}},
+    {&coarse, BENCH_BF16, 0, 5, 3, {1, 8, 64, 512}, {true}},   {&mixtral, BENCH_BF16, 0, 3, 3, {1, 8, 64, 512}, {true}},
+    {&fine_64, BENCH_F32, 0, 4, 3, {512}, {true}},             {&coarse, BENCH_F32, 0, 4, 3, {512}, {true}},
 };
 
-static const struct bench_shape shapes[] = {{"coarse H 1024 F 3584 E 8 k 2", 1024, 3584, 8, 2},
-                                            {"fine H 2048 F 1024 E 64 k 8", 2048, 1024, 64, 8}};
-enum { ROUNDS = 15, BOUND = 512 };
+enum { FULL_GROUPS = 5 * BENCH_DTYPES * 2 };
+static struct bench_group full[FULL_GROUPS]; // every shape, dtype, one thread and all
 
-static double now(void)
+static void fill_full(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    static const struct bench_shape *const shapes[] = {&fine_64, &fine_128, &coarse, &mixtral, &with_shared};
+    for (int i = 0; i < FULL_GROUPS; i++)
+        full[i] = (struct bench_group){shapes[i / 4], i / 2 % 2 ? BENCH_F32 : BENCH_BF16, i % 2 ? 0u : 1u, 3, 3,
+                                       {1, 8, 64, 512, 4096}, {true, true}};
 }
 
-static int ascending(const void *a, const void *b)
+struct report {
+    FILE *json;
+    unsigned written;
+    double log_sum;                     // of the ratios to the best peer
+    unsigned ratios;
+    double required;
+    bool met;
+};
+
+static void median_of(const struct bench_line *line, double *seconds, double *roofline)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
+    double values[BENCH_MOST_SAMPLES];
+    for (unsigned i = 0; i < line->count; i++)
+        values[i] = line->samples[i].seconds;
+    *seconds = bench_median(values, line->count);
+    for (unsigned i = 0; i < line->count; i++)
+        values[i] = line->samples[i].roofline;
+    *roofline = bench_median(values, line->count);
 }
 
-static double median(double *values, int count)
+static void write_line(FILE *file, const struct bench_line *line, const char *before)
 {
-    qsort(values, (size_t)count, sizeof *values, ascending);
-    return values[count / 2];
+    double seconds, roofline;
+    struct bench_batch batch = {.active = line->active};
+    median_of(line, &seconds, &roofline);
+    fprintf(file,
+            "%s{\"engine\": \"%s\", \"shape\": \"%s\", \"tokens\": %lld, \"dtype\": \"%s\", \"threads\": %u, "
+            "\"routing\": \"%s\", \"tokens_per_s\": %.6g, \"gflops\": %.6g, \"gbytes_per_s\": %.6g, \"roofline\": %.4f, "
+            "\"samples\": %u}",
+            before, line->engine->name, line->shape->name, (long long)line->tokens, bench_dtype_name(line->dtype),
+            line->threads, bench_routing_name(line->routing), (double)line->tokens / seconds,
+            1e-9 * bench_flops(line->shape, line->tokens) / seconds,
+            1e-9 * bench_weight_bytes(line->shape, line->dtype, &batch) / seconds, roofline, line->count);
 }
 
-static moe_plan *compile_shape(const struct bench_shape *shape)
+static void print_head(void)
 {
-    char path[64], text[2048];
-    snprintf(path, sizeof path, "/tmp/moe-bench-%d.moe", (int)getpid());
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial };\n"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
-             "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
-             "    param w_down: bf16[experts, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, k: %d);\n    stage dispatch: xd = dispatch(x, r);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: y = combine(yd, r);\n"
-             "    yield y;\n}\nplacement p on laptop { place experts over rank; }\n"
-             "pipeline bench { layer = moe; cluster = laptop; placement = p; target = cpu; use serial; }\n",
-             BOUND, shape->hidden, shape->ffn, shape->experts, shape->choices);
-    FILE *file = fopen(path, "w");
-    if (!file)
-        return NULL;
-    fputs(text, file);
-    fclose(file);
-    struct driver_options options = {.file = path, .check = {.ranks = 1, .layer = -1}, .out = stdout};
-    struct context *context = malloc(sizeof *context);
-    struct driver_result result = {0};
-    moe_plan *plan = NULL;
-    context_init(context);
-    if (!setjmp(context->fatal) && compile(context, &options, &result) == EXIT_FINE)
-        moe_plan_from_memory(result.image, result.image_bytes, &plan);
-    diag_print_all(context, DIAG_TEXT, false, stderr);
-    context_free(context);
-    free(context);
-    free(result.image);
-    remove(path);
-    return plan;
+    printf("%-33s %-4s %3s %-8s %6s %10s %10s %8s %8s   %s\n", "layer", "", "thr", "routing", "tokens", "ms", "tokens/s",
+           "of peak", "roofline", "against the best of the others");
 }
 
-// Median over rounds of (compute or memory time at the probed rates) / measured time.
-static double measure(moe_session *session, const struct bench_shape *shape, const moe_step *step, uint32_t threads,
-                      double *milliseconds, double *peak_share)
+/// One row: moecc (lines[0]) and the best of the others for the same batch.
+static void print_row(struct report *report, const struct bench_line *lines, unsigned engines)
 {
-    double share[ROUNDS], roof[ROUNDS], times[ROUNDS];
-    for (int i = 0; i < ROUNDS; i++) {
-        double peak = probe_bf16_peak(threads, 0.05), bandwidth = step->tokens < 64 ? probe_read_bandwidth(threads, 0.1) : 1e15;
-        double begin = now();
-        int repeats = step->tokens < 64 ? 5 : 1;
-        for (int r = 0; r < repeats; r++)
-            if (moe_session_run(session, step, 1) != MOE_OK)
-                return -1;
-        times[i] = (now() - begin) / repeats;
-        moe_stats stats;
-        moe_session_stats(session, &stats);
-        double active = 0;
-        for (uint32_t e = 0; e < stats.experts; e++)
-            active += stats.expert_load[e] > 0;
-        double bytes = active * 3.0 * shape->hidden * shape->ffn * 2;
-        double compute = stats.flops / peak, memory = bytes / bandwidth;
-        share[i] = compute / times[i];
-        roof[i] = (compute > memory ? compute : memory) / times[i];
+    double seconds, roofline, best = 0;
+    const struct bench_line *rival = NULL;
+    for (unsigned e = 1; e < engines; e++) {
+        median_of(&lines[e], &seconds, &roofline);
+        rival = roofline > best ? &lines[e] : rival;
+        best = roofline > best ? roofline : best;
     }
-    *milliseconds = 1e3 * median(times, ROUNDS);
-    *peak_share = median(share, ROUNDS);
-    return median(roof, ROUNDS);
+    median_of(lines, &seconds, &roofline);
+    printf("%-33s %-4s %3u %-8s %6lld %10.3f %10.0f %7.1f%% %8.2f", lines->shape->name, bench_dtype_name(lines->dtype),
+           lines->threads, bench_routing_name(lines->routing), (long long)lines->tokens, 1e3 * seconds,
+           (double)lines->tokens / seconds, 100 * lines->peak_share, roofline);
+    if (rival) {
+        struct bench_ratio ratio = bench_compare(lines, rival);
+        printf("   %.2fx %s (%.2f to %.2f)", ratio.median, rival->engine->name, ratio.low, ratio.high);
+        report->log_sum += log(ratio.median);
+        report->ratios++;
+    }
+    printf("\n");
+    fflush(stdout);
+    if (lines->tokens == 512 && roofline < report->required)
+        report->met = false;
+}
+
+static void report_group(struct report *report, const struct bench_line *lines, unsigned count)
+{
+    unsigned engines = 1;
+    while (engines < count && lines[engines].engine != lines[0].engine)
+        engines++;
+    for (unsigned i = 0; i < count; i += engines)
+        print_row(report, lines + i, engines);
+    for (unsigned i = 0; i < count; i++)
+        write_line(report->json, &lines[i], report->written++ ? ",\n " : "[\n ");
+}
+
+// ---- finished groups, as they are in memory: the same program reads them back
+
+static void part_path(const char *out, const struct bench_group *group, char *path, size_t size)
+{
+    snprintf(path, size, "%s.part-h%lld-f%lld-e%d-%s-%u", out, (long long)group->shape->hidden,
+             (long long)group->shape->ffn, group->shape->experts, bench_dtype_name(group->dtype), group->threads);
+}
+
+struct part_head {
+    uint64_t size;                      // of a line: another program's part is not taken
+    uint32_t count;
+};
+
+static bool read_part(const char *path, const struct bench_group *group, struct bench_line *lines, unsigned *count)
+{
+    struct part_head head;
+    FILE *file = fopen(path, "rb");
+    bool fine = file && fread(&head, sizeof head, 1, file) == 1 && head.size == sizeof *lines &&
+                head.count <= BENCH_MOST_ENGINES * BENCH_MOST_COUNTS * BENCH_ROUTINGS &&
+                fread(lines, sizeof *lines, head.count, file) == head.count;
+    if (file)
+        fclose(file);
+    for (unsigned i = 0; fine && i < head.count; i++) {
+        uintptr_t number = (uintptr_t)lines[i].engine;
+        fine = number < bench_engine_count;
+        lines[i].engine = fine ? bench_engines[number] : NULL;
+        lines[i].shape = group->shape;
+    }
+    *count = fine ? head.count : 0;
+    return fine;
+}
+
+static bool write_part(const char *path, const struct bench_line *lines, unsigned count)
+{
+    struct part_head head = {sizeof *lines, count};
+    FILE *file = fopen(path, "wb");
+    bool fine = file && fwrite(&head, sizeof head, 1, file) == 1;
+    for (unsigned i = 0; fine && i < count; i++) {
+        struct bench_line line = lines[i];
+        uintptr_t number = 0;
+        while (bench_engines[number] != line.engine)
+            number++;
+        line.engine = (const struct bench_engine *)number; // NOLINT: a number stands in the file
+        line.shape = NULL;
+        fine = fwrite(&line, sizeof line, 1, file) == 1;
+    }
+    if (file)
+        fine = fclose(file) == 0 && fine;
+    return fine;
+}
+
+static bool run_group(struct report *report, const struct bench_group *group, const char *out, bool keep, bool fresh)
+{
+    enum { MOST = BENCH_MOST_ENGINES * BENCH_MOST_COUNTS * BENCH_ROUTINGS };
+    struct bench_line *lines = calloc(MOST, sizeof *lines);
+    char path[4096];
+    unsigned count = 0;
+    part_path(out, group, path, sizeof path);
+    bool fine = lines && ((keep && !fresh && read_part(path, group, lines, &count)) ||
+                          (bench_measure(group, lines, &count) && (!keep || write_part(path, lines, count))));
+    if (fine)
+        report_group(report, lines, count);
+    free(lines);
+    return fine;
 }
 
 int main(int argc, char **argv)
 {
-    bool check = argc > 1 && !strcmp(argv[1], "--check"), fine = true;
-    uint32_t threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    printf("%-30s %7s %10s %12s %9s %9s\n", "bf16, whole layer, one rank", "tokens", "ms", "tokens/s", "of peak", "roofline");
-    for (size_t s = 0; s < (check ? 1 : sizeof shapes / sizeof *shapes); s++) {
-        const struct bench_shape *shape = &shapes[s];
-        moe_plan *plan = compile_shape(shape);
-        moe_session *session = NULL;
-        moe_options options = {.threads = threads};
-        if (!plan || moe_session_create(plan, &options, &session) != MOE_OK ||
-            moe_session_load(session, "random") != MOE_OK)
-            return 3;
-        uint16_t *in = calloc((size_t)BOUND * (size_t)shape->hidden, 2), *out = calloc((size_t)BOUND * (size_t)shape->hidden, 2);
-        for (size_t i = 0; i < (size_t)BOUND * (size_t)shape->hidden; i++)
-            in[i] = (uint16_t)(0x3f00 + (i * 2654435761u >> 24) + (i * 40503u >> 7 & 1) * 0x8000u);
-        for (int64_t tokens = check ? BOUND : 1; tokens <= BOUND; tokens *= 8) {
-            moe_step step = {.tokens = tokens, .in = in, .out = out};
-            double milliseconds, share, roof = measure(session, shape, &step, threads, &milliseconds, &share);
-            if (roof < 0) {
-                fprintf(stderr, "%s\n", moe_session_error(session));
-                return 3;
-            }
-            printf("%-30s %7d %10.3f %12.0f %8.1f%% %8.2f\n", shape->name, (int)tokens, milliseconds,
-                   (double)tokens / milliseconds * 1e3, 100 * share, roof);
-            fine = fine && (!check || share >= 0.40);
-        }
-        moe_session_destroy(session);
-        moe_plan_close(plan);
-        free(in);
-        free(out);
+    const char *mode = argc > 1 ? argv[1] : "", *out = "build/bench.json";
+    struct report report = {.met = true};
+    bool fresh = false;
+    for (int i = 2; i < argc; i++)
+        if (!strcmp(argv[i], "--fresh"))
+            fresh = true;
+        else if (!strcmp(argv[i], "--out") && i + 1 < argc)
+            out = argv[++i];
+        else if (!strcmp(argv[i], "--require") && i + 1 < argc)
+            report.required = atof(argv[++i]);
+        else
+            mode = "";
+    fill_full();
+    const struct bench_group *groups = !strcmp(mode, "smoke") ? smoke : !strcmp(mode, "standard") ? standard : full;
+    size_t count = groups == smoke ? sizeof smoke / sizeof *smoke : groups == standard ? sizeof standard / sizeof *standard : FULL_GROUPS;
+    if (groups == full && strcmp(mode, "full")) {
+        fprintf(stderr, "usage: moe-bench smoke|standard|full [--out FILE] [--fresh] [--require ROOFLINE]\n");
+        return 2;
     }
-    return fine ? 0 : 1;
+    report.json = fopen(out, "w");
+    if (!report.json) {
+        fprintf(stderr, "%s: %s\n", out, strerror(errno));
+        return 3;
+    }
+    print_head();
+    for (size_t i = 0; i < count; i++) {
+        struct bench_group group = groups[i];
+        group.threads = group.threads ? group.threads : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+        if (!run_group(&report, &group, out, groups == full, fresh))
+            return 3;
+    }
+    fprintf(report.json, "\n]\n");
+    if (fclose(report.json) != 0) {
+        fprintf(stderr, "%s: %s\n", out, strerror(errno));
+        return 3;
+    }
+    if (report.ratios)
+        printf("geometric mean over %u rows: %.3fx the best of the others\n", report.ratios,
+               exp(report.log_sum / report.ratios));
+    return report.met ? 0 : 1;
 }
