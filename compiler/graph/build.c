@@ -48,12 +48,14 @@ static const struct rule rules[] = {
     {"dispatch", phase_send, READ_PACKED, WRITE_SENT},
     {"dispatch", phase_recv, READ_SENT, WRITE_RESULT},
     {"grouped_mlp", phase_whole, READ_ARGS | READ_OWN | READ_CONTROL, WRITE_RESULT},
+    {"plain_mlp", phase_whole, READ_ARGS | READ_OWN | READ_CONTROL, WRITE_RESULT},
     {"combine", phase_send, READ_FIRST, WRITE_SENT},
     {"combine", phase_recv, READ_SENT, WRITE_REPLIES},
     {"combine", phase_merge, READ_REPLIES | READ_ARGS | READ_CONTROL, WRITE_RESULT},
     {"add", phase_whole, READ_ARGS, WRITE_RESULT},
     {"", phase_whole, READ_ARGS, WRITE_RESULT}, // extern
     {"gate", phase_whole, READ_ARGS, WRITE_RESULT},
+    {"shift", phase_whole, READ_ARGS, WRITE_RESULT},
 };
 
 static const struct rule *rule_of(const char *kernel, uint32_t phase)
@@ -152,11 +154,13 @@ static void set_cost(const struct builder *b, const struct mod_stage *stage, con
     const struct mod_arg *wire = arg_of(b, stage, "wire"), *down = arg_of(b, stage, "w_down");
     if (strcmp(rule->kernel, "route") == 0)
         task->flops_per_token = 2 * h * (double)ROW(b->module, mod_value, stage->result)->width;
+    else if (strcmp(rule->kernel, "shift") == 0)
+        task->bytes_per_token = 2 * h * 2;
     else if (strcmp(rule->kernel, "add") == 0 || strcmp(rule->kernel, "gate") == 0)
         task->bytes_per_token = 3 * h * 2;
-    else if (strcmp(rule->kernel, "grouped_mlp") == 0 && down && down->param != NONE) {
+    else if (rule->phase == phase_whole && down && down->param != NONE) {
         const struct mod_param *p = ROW(b->module, mod_param, down->param);
-        task->flops_per_token = 6 * pairs(b, stage, p) * h * (double)p->dims[2];
+        task->flops_per_token = (strcmp(rule->kernel, "plain_mlp") == 0 ? 4 : 6) * pairs(b, stage, p) * h * (double)p->dims[2];
     } else if (rule->phase == phase_merge)
         task->bytes_per_token = fan_out(b, stage) * h * 4;
     else if (rule->phase != phase_whole)

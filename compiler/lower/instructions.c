@@ -342,16 +342,20 @@ static void draft_mlp(struct writer *w, bool pool)
         argument(w, path_x(w), access_read);
         own(w, a, access_write);
     }
-    launch(w, p->up_kernel, work(w, 4 * flops, 2 * weights));
+    launch(w, p->up_kernel, work(w, (p->plain ? 2 : 4) * flops, (p->plain ? 1 : 2) * weights));
     own(w, control, access_read);
     own(w, a, access_read);
     param(w, p->w_up);
     fresh(w, hidden);
+    if (p->b_up != NONE)
+        param(w, p->b_up);
     launch(w, p->down_kernel, work(w, 2 * flops, weights));
     own(w, control, access_read);
     own(w, hidden, access_read);
     param(w, p->w_down);
     fresh(w, acc);
+    if (p->b_down != NONE)
+        param(w, p->b_down);
     if (p->dense)
         argument(w, result_value(w, p->expert), access_write);
     else
@@ -492,6 +496,19 @@ static void draft_gate(struct writer *w, uint32_t stage)
     argument(w, result_value(w, stage), access_write);
 }
 
+static void draft_shift(struct writer *w, uint32_t stage)
+{
+    const struct ir *module = w->l->module;
+    const struct mod_stage *row = lower_stage(w->l, stage);
+    const struct mod_value *x = ROW(module, mod_value, stage_arg(module, row, "x")->value),
+                           *result = ROW(module, mod_value, row->result);
+    double bytes = (double)(x->width * dtype_bytes(x->dtype));
+    launch(w, shift_kernel(w->l, x->width, x->dtype, result->dtype), work(w, 0, 2 * tokens(w) * bytes));
+    argument(w, input_value(w, stage, "x"), access_read);
+    param(w, plan_param_of(w->l->plan, module, stage_arg(module, row, "b")->param));
+    argument(w, result_value(w, stage), access_write);
+}
+
 /// The host's function on the part's rows: inputs in the order of the text, then the result.
 static void draft_extern(struct writer *w, uint32_t stage)
 {
@@ -519,11 +536,13 @@ static void draft_task(struct writer *w, uint32_t stage, uint32_t phase)
         draft_add(w, stage);
     else if (!strcmp(kernel, "gate"))
         draft_gate(w, stage);
+    else if (!strcmp(kernel, "shift"))
+        draft_shift(w, stage);
     else if (!w->path)
         lower_refuse(w->l, E0901, stage, NULL, "this operator is not built yet");
     else if (!strcmp(kernel, "route"))
         draft_route(w);
-    else if (!strcmp(kernel, "grouped_mlp"))
+    else if (lower_is_mlp(w->l, stage))
         draft_expert(w);
     else if (dispatch && phase == phase_pack)
         draft_pack(w);

@@ -22,7 +22,8 @@ static uint32_t unit_of(uint32_t role)
         [kernel_role_route] = work_unit_tokens, [kernel_role_copy_rows] = work_unit_rows,
         [kernel_role_mlp_up] = work_unit_fixed, [kernel_role_mlp_down] = work_unit_fixed,
         [kernel_role_merge] = work_unit_tokens, [kernel_role_add] = work_unit_tokens,
-        [kernel_role_gate] = work_unit_tokens,  [kernel_role_sum_rows] = work_unit_rows};
+        [kernel_role_gate] = work_unit_tokens,  [kernel_role_sum_rows] = work_unit_rows,
+        [kernel_role_shift] = work_unit_tokens};
     return is_builtin(role) ? work_unit_one : units[role];
 }
 
@@ -80,14 +81,16 @@ static void make_mlp(struct lowering *l, struct path *p)
         .role = kernel_role_mlp_up,
         .unit_count = panels(up),
         .n = {p->width, p->ffn, option_choice(l, p->expert, "activation", activation_words, activation_words_count),
-              p->a_dtype, p->a_stride, p->hidden_stride, p->weighted_input},
+              p->a_dtype, p->a_stride, p->hidden_stride, p->weighted_input,
+              (p->b_up == NONE ? 0 : MLP_HAS_BIAS) | (p->plain ? MLP_PLAIN : 0)},
         .alpha = option_number(l, p->expert, "alpha", 1),
         .limit = option_number(l, p->expert, "limit", 0)};
     p->up_kernel = kernel_row(l, kernel);
     kernel = (struct plan_kernel){
         .role = kernel_role_mlp_down,
         .unit_count = panels(down),
-        .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride, p->weighted_input}};
+        .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride, p->weighted_input,
+              p->b_down == NONE ? 0 : MLP_HAS_BIAS}};
     p->down_kernel = kernel_row(l, kernel);
 }
 
@@ -152,6 +155,11 @@ void make_kernels(struct lowering *l, struct path *p)
 uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype)
 {
     return kernel_row(l, (struct plan_kernel){.role = kernel_role_add, .n = {width, dtype}});
+}
+
+uint32_t shift_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype result)
+{
+    return kernel_row(l, (struct plan_kernel){.role = kernel_role_shift, .n = {width, x, result}});
 }
 
 uint32_t gate_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype y, enum dtype result)

@@ -30,6 +30,12 @@ const char *lower_kernel_name(const struct lowering *l, uint32_t stage)
     return op == NONE ? "" : ir_text(l->module, ROW(l->module, mod_op, op)->kernel);
 }
 
+bool lower_is_mlp(const struct lowering *l, uint32_t stage)
+{
+    const char *kernel = lower_kernel_name(l, stage);
+    return !strcmp(kernel, "grouped_mlp") || !strcmp(kernel, "plain_mlp");
+}
+
 struct path *path_of_stage(const struct lowering *l, uint32_t stage)
 {
     for (uint32_t i = 0; i < l->path_count; i++) {
@@ -147,7 +153,7 @@ static bool read_routing(struct lowering *l, struct path *p, uint32_t rows)
 {
     p->dispatch = ROW(l->module, mod_value, rows)->stage;
     p->combine = reader_of(l, "combine", "y", lower_stage(l, p->expert)->result);
-    if (strcmp(lower_kernel_name(l, p->dispatch), "dispatch") || reader_of(l, "grouped_mlp", "x", rows) == NONE) {
+    if (strcmp(lower_kernel_name(l, p->dispatch), "dispatch") || reader_of(l, lower_kernel_name(l, p->expert), "x", rows) == NONE) {
         lower_refuse(l, E0901, p->expert, NULL, "several experts on the rows of one dispatch are not built yet");
         return false;
     }
@@ -181,7 +187,10 @@ static int64_t round_up(int64_t value, int64_t to)
 static void read_mlp(struct lowering *l, struct path *p)
 {
     const struct mod_stage *expert = lower_stage(l, p->expert);
-    p->w_up = plan_param_of(l->plan, l->module, stage_arg(l->module, expert, "w_gate_up")->param);
+    p->plain = !strcmp(lower_kernel_name(l, p->expert), "plain_mlp");
+    p->w_up = plan_param_of(l->plan, l->module, stage_arg(l->module, expert, p->plain ? "w_up" : "w_gate_up")->param);
+    p->b_up = option_param(l, p->expert, p->plain ? "b_up" : "b_gate_up");
+    p->b_down = option_param(l, p->expert, "b_down");
     p->w_down = plan_param_of(l->plan, l->module, stage_arg(l->module, expert, "w_down")->param);
     const struct plan_param *up = ROW(l->plan, plan_param, p->w_up), *down = ROW(l->plan, plan_param, p->w_down);
     p->width = up->cols;
@@ -193,6 +202,9 @@ static void read_mlp(struct lowering *l, struct path *p)
     p->acc_stride = round_up(p->width, down->layout == layout_panels ? down->panel : 1) * 4;
     if (up->dtype != down->dtype)
         lower_refuse(l, E0901, p->expert, NULL, "experts whose weights have two element types are not built yet");
+    const struct mod_arg *activation = stage_arg(l->module, expert, "activation");
+    refuse_option(l, p->expert, "activation",
+                  p->plain && activation && !strcmp(ir_text(l->module, activation->choice), "clamped_silu"));
     if (p->dense)
         p->experts = plan_param_blocks(up, 0);
     if (p->width % 8 || p->ffn % 8)
@@ -329,7 +341,7 @@ static void add_value_families(struct lowering *l)
 bool read_layer(struct lowering *l)
 {
     for (uint32_t i = 0; i < l->layer->stages.count; i++)
-        if (!strcmp(lower_kernel_name(l, l->layer->stages.first + i), "grouped_mlp"))
+        if (lower_is_mlp(l, l->layer->stages.first + i))
             add_path(l, l->layer->stages.first + i);
     if (l->failed)
         return false;

@@ -37,7 +37,8 @@ struct path {
     enum scale_type scale;
     double capacity, pool;
     enum overflow overflow;
-    uint32_t w_router, w_up, w_down;
+    uint32_t w_router, w_up, w_down, b_up, b_down; // biases: NONE where there are none
+    bool plain;                                    // experts of two matrices, without a gate
     bool weighted_input;       // the routing weight multiplies the expert's input instead of its output
     uint32_t bias, logit_bias; // NONE: one number for all experts
     int64_t a_stride, hidden_stride, acc_stride;
@@ -173,6 +174,8 @@ struct diag *lower_refuse(struct lowering *l, enum diag_code code, uint32_t stag
                           const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 const struct mod_stage *lower_stage(const struct lowering *l, uint32_t stage);
+/// Whether a stage is an expert, with or without a gate.
+bool lower_is_mlp(const struct lowering *l, uint32_t stage);
 /// The operator's kernel name for a stage: "route", "dispatch", "grouped_mlp", "combine", "add"; "" for extern stages.
 const char *lower_kernel_name(const struct lowering *l, uint32_t stage);
 
@@ -182,6 +185,7 @@ struct path *path_of_stage(const struct lowering *l, uint32_t stage);
 // kernels.c: rows of plan_kernel, equal ones shared over the whole plan
 void make_kernels(struct lowering *l, struct path *path);
 uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype);
+uint32_t shift_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype result);
 uint32_t gate_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype y, enum dtype result);
 
 // params.c

@@ -187,7 +187,18 @@ static bool add_sources(struct begin *b, const struct mod_stage *stage, uint32_t
 /// Arguments that kernels read along their elements, in f32.
 static bool is_vector(const char *role)
 {
-    return !strcmp(role, "bias") || !strcmp(role, "logit_bias") || !strcmp(role, "w_gate");
+    return !strcmp(role, "bias") || !strcmp(role, "logit_bias") || !strcmp(role, "w_gate") || !strcmp(role, "b");
+}
+
+/// Biases of experts: packed like weights of one column, so that they stand in the order of the weights' columns.
+static bool is_expert_bias(const char *role)
+{
+    return !strcmp(role, "b_gate_up") || !strcmp(role, "b_up") || !strcmp(role, "b_down");
+}
+
+static bool is_matrix(const char *role)
+{
+    return !strcmp(role, "w") || !strcmp(role, "w_gate_up") || !strcmp(role, "w_up") || !strcmp(role, "w_down");
 }
 
 /// `role`: the operator's name for the argument, which decides how its kernels read it.
@@ -202,14 +213,16 @@ static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t p
         return true;
     const struct mod_param *from = ROW(b->module, mod_param, param);
     const struct mod_format *format = ROW(b->module, mod_format, from->format);
-    struct plan_param row = {.per_expert = routed && from->ndims == 3,
+    bool bias = is_expert_bias(role);
+    bool experts = from->ndims == (bias ? 2 : 3); // has a block for each
+    struct plan_param row = {.per_expert = routed && experts,
                              .declared = format->base,
                              .vector = is_vector(role),
-                             .shared = !routed && from->ndims == 3 && from->dims[0] > 1 ? (uint32_t)from->dims[0] : 0,
-                             .dtype = !strcmp(role, "w") ? dtype_f32 : format->base, // routers compute in f32
-                             .rows = from->ndims == 1 ? 1 : from->dims[from->ndims - 2],
-                             .cols = from->dims[from->ndims - 1],
-                             .halves = strcmp(role, "w_gate_up") == 0};
+                             .shared = !routed && experts && from->dims[0] > 1 ? (uint32_t)from->dims[0] : 0,
+                             .dtype = !strcmp(role, "w") || bias ? dtype_f32 : format->base, // routers compute in f32
+                             .rows = from->ndims == 1 ? 1 : bias ? from->dims[1] : from->dims[from->ndims - 2],
+                             .cols = bias ? 1 : from->dims[from->ndims - 1],
+                             .halves = !strcmp(role, "w_gate_up") || !strcmp(role, "b_gate_up")};
     if (from->ndims < (row.vector ? 1 : 2) || from->ndims > 3 || format->block_cols) {
         refuse_stage(b, E0901, stage, "parameters that are no plain matrices are not built yet");
         return false;
@@ -234,7 +247,7 @@ static bool add_params(struct begin *b, const struct mod_stage *stage)
     for (uint32_t i = 0; i < stage->args.count; i++) {
         const struct mod_arg *arg = ROW(b->module, mod_arg, stage->args.first + i);
         const char *role = ir_text(b->module, arg->name);
-        bool known = !strcmp(role, "w") || !strcmp(role, "w_gate_up") || !strcmp(role, "w_down") || is_vector(role);
+        bool known = is_matrix(role) || is_expert_bias(role) || is_vector(role);
         if (arg->param == NONE)
             continue;
         if (!known) {

@@ -15,8 +15,12 @@ static const char *kernel_of(const struct elaboration *e, const struct graph_tas
 /// alone, and whose kernels take a range of rows.
 static bool is_row_wise(const struct elaboration *e, const struct graph_task *task)
 {
+    static const char *const kernels[] = {"grouped_mlp", "plain_mlp", "add", "gate", "shift"};
     const char *kernel = kernel_of(e, task);
-    if (strcmp(kernel, "grouped_mlp") != 0 && strcmp(kernel, "add") != 0 && strcmp(kernel, "gate") != 0)
+    bool known = false;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !known; i++)
+        known = strcmp(kernel, kernels[i]) == 0;
+    if (!known)
         return false;
     for (uint32_t i = 0; i < task->reads.count; i++)
         if (ROW(e->graph, graph_value, ROW(e->graph, graph_use, task->reads.first + i)->value)->kind !=

@@ -76,18 +76,22 @@ struct moe_pairs_head {
 //            n: A row bytes, choices; unit one; instr.exchange: the dispatch, base or pool (pool: no own rows)
 // dense      p: pairs control, A, x (slice), y (slice): every token of the part to each of the shared experts, weight 1
 //            n: A row bytes, x row bytes, y row bytes, experts; unit one
-// mlp_up     p: pairs control, A, weights, hidden activations
-//            n: H, F, activation, dtype, A row bytes, hidden row bytes, 1: times the pair's weight before the activation
+// mlp_up     p: pairs control, A, weights, hidden activations; then the biases f32 (packed like weights of one column),
+//               where n[7] says there are
+//            n: H, F, activation, dtype, A row bytes, hidden row bytes, 1: times the pair's weight before the activation,
+//               MLP_* bits
 //            unit fixed, unit_count panels per local expert: unit u is local expert u / panels, panel u % panels
 // mlp_down   p: pairs control, hidden activations, weights, accumulator f32[rows, round_up(H, panel)]
 //            n: F, H, dtype of weights and hidden, dtype of the result, hidden row bytes, accumulator row bytes,
-//               1: without the pair's weight (mlp_up has it)
+//               1: without the pair's weight (mlp_up has it), MLP_HAS_BIAS: the biases follow the accumulator
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
 // merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1)
 //            n: width, reply dtype, dtype of what it writes, 1: adds to an earlier wave's sum; unit tokens
 //            instr.exchange, where it merges one chunk: that chunk's combine
 // gate       p: x (slice), weights f32[H], y (slice), result (slice): result = y * sigmoid(x . weights)
 //            n: H, x dtype, y dtype, result dtype; unit tokens
+// shift      p: x (slice), vector f32[H], result (slice): result = x + vector
+//            n: H, x dtype, result dtype; unit tokens
 //
 // fold       p: relayed messages of the dispatch (read), the node's replies, sums, sums control
 //            n: width; unit one; instr.exchange: the dispatch
@@ -112,11 +116,13 @@ enum {
     FAN_BINS = 0, FAN_ARRIVED, FAN_PAIRS, FAN_A, FAN_REPLY, FAN_OWN, FAN_X, FAN_OWN_TABLE, FAN_ARGS,
     DENSE_PAIRS = 0, DENSE_A, DENSE_X, DENSE_Y, DENSE_ARGS,
     UP_PAIRS = 0, UP_A, UP_W, UP_HIDDEN, UP_ARGS,
+    MLP_HAS_BIAS = 1, MLP_PLAIN = 2,    // plain: one projection, without a gate
     DOWN_PAIRS = 0, DOWN_HIDDEN, DOWN_W, DOWN_ACC, DOWN_ARGS,
     MERGE_BINS = 0, MERGE_Y, MERGE_SUM, MERGE_ARGS = MERGE_SUM,
     FOLD_RELAYED = 0, FOLD_REPLIES, FOLD_SUMS, FOLD_CONTROL, FOLD_ARGS,
     SUM_CONTROL = 0, SUM_ARGS,
     GATE_X = 0, GATE_W, GATE_Y, GATE_RESULT, GATE_ARGS,
+    SHIFT_X = 0, SHIFT_VECTOR, SHIFT_RESULT, SHIFT_ARGS,
 };
 
 // Waves of experts (`split experts into g`): wave w of a part has a bin, dispatch, fan_out, mlp and merge of its own, for

@@ -52,6 +52,7 @@ static const struct role_spec {
     [kernel_role_add] = {2, 2, {ARG_ANY, ARG_ANY}, false, false, work_unit_tokens},
     [kernel_role_fold] = {4, 4, {ARG_SLOTS, ARG_SLOTS, ARG_SLOTS, ARG_SUMS}, true, true, work_unit_one},
     [kernel_role_sum_rows] = {1, 1, {ARG_SUMS}, false, false, work_unit_rows},
+    [kernel_role_shift] = {3, 3, {ARG_IN, ARG_VECTOR, ARG_OUT}, false, false, work_unit_tokens},
     [kernel_role_gate] = {4, 4, {ARG_IN, ARG_VECTOR, ARG_IN, ARG_OUT}, false, false, work_unit_tokens},
 };
 
@@ -74,6 +75,9 @@ static enum arg_kind kind_of_arg(const struct walk *w, const struct plan_kernel 
     uint32_t more = wave_args(w, k), count = w->instr->args.count;
     if (k->role == kernel_role_merge)
         return i == MERGE_SUM && more ? ARG_ARENA : i < spec->most ? (enum arg_kind)spec->args[i] : ARG_NONE;
+    if ((k->role == kernel_role_mlp_up || k->role == kernel_role_mlp_down) && i == spec->most &&
+        (k->n[7] & MLP_HAS_BIAS))
+        return ARG_ANY;
     if (more && i >= count - more)
         return k->role == kernel_role_bin ? ARG_BINS : ARG_SLOTS;
     return i < spec->most ? (enum arg_kind)spec->args[i] : ARG_NONE;
@@ -429,8 +433,8 @@ static bool check_route(const struct walk *w, const int64_t *n)
 
 /// Weights that generated code walks by units: as many panels as units, as large as its constants, and a block for every
 /// expert that its pairs can name.
-static bool check_weights(const struct walk *w, const struct plan_kernel *k, uint32_t pairs, uint32_t weights,
-                          int64_t rows, int64_t cols, int64_t dtype)
+static bool check_matrix(const struct walk *w, const struct plan_kernel *k, uint32_t pairs, uint32_t weights,
+                         int64_t rows, int64_t cols, int64_t dtype)
 {
     const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, arg_at(w, weights)->buffer);
     const struct usage *u = usage_at(w, pairs);
@@ -443,6 +447,23 @@ static bool check_weights(const struct walk *w, const struct plan_kernel *k, uin
     if ((u->routed && !p->per_expert) || (u->shared && (p->per_expert || u->shared > most(p->shared, 1))))
         return instr_fail(w, "its weights have no block for each of its experts");
     return true;
+}
+
+/// The weights, and behind the `listed` arguments the biases: weights of one column, in panels of the same columns.
+static bool check_weights(const struct walk *w, const struct plan_kernel *k, uint32_t weights, uint32_t listed,
+                          int64_t rows, int64_t cols, int64_t dtype)
+{
+    if (!check_matrix(w, k, 0, weights, rows, cols, dtype))
+        return false;
+    if (!(k->n[7] & MLP_HAS_BIAS))
+        return true;
+    if (w->instr->args.count <= listed)
+        return instr_fail(w, "lacks its biases");
+    const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, arg_at(w, listed)->buffer);
+    if (b->kind != buffer_kind_param || ROW(w->c->ir, plan_param, b->param)->layout != layout_panels ||
+        ROW(w->c->ir, plan_param, b->param)->halves != (k->role == kernel_role_mlp_up && !(k->n[7] & MLP_PLAIN)))
+        return instr_fail(w, "its biases are not packed like its weights");
+    return check_matrix(w, k, 0, listed, rows, 1, dtype_f32);
 }
 
 static bool check_generated(const struct walk *w, const struct plan_kernel *k)
@@ -460,6 +481,10 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
                holds_rows(w, GATE_Y, bound, dtype_bytes((uint32_t)n[2]) * n[0]) &&
                holds_rows(w, GATE_RESULT, bound, dtype_bytes((uint32_t)n[3]) * n[0]);
         break;
+    case kernel_role_shift:
+        good = param_cols(w, SHIFT_VECTOR) == n[0] && holds_rows(w, SHIFT_X, bound, dtype_bytes((uint32_t)n[1]) * n[0]) &&
+               holds_rows(w, SHIFT_RESULT, bound, dtype_bytes((uint32_t)n[2]) * n[0]);
+        break;
     case kernel_role_copy_rows: // before any built-in writes it, the table is empty
         good = in_range(n[0], 0, MOE_MAX_WIDTH) && block_bytes((uint32_t)n[1], n[0], n[3]) <= u->src_bytes &&
                block_bytes((uint32_t)n[2], n[0], n[3]) <= u->dst_bytes;
@@ -468,12 +493,12 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
         good = dtype_bytes((uint32_t)n[1]) * n[0] <= least(u->src_bytes, u->dst_bytes);
         break;
     case kernel_role_mlp_up:
-        if (!check_weights(w, k, UP_PAIRS, UP_W, 2 * n[1], n[0], n[3]))
+        if (!check_weights(w, k, UP_W, UP_ARGS, n[7] & MLP_PLAIN ? n[1] : 2 * n[1], n[0], n[3]))
             return false;
         good = holds_rows(w, UP_A, u->pairs, n[4]) && holds_rows(w, UP_HIDDEN, u->pairs, n[5]);
         break;
     case kernel_role_mlp_down:
-        if (!check_weights(w, k, DOWN_PAIRS, DOWN_W, n[1], n[0], n[2]))
+        if (!check_weights(w, k, DOWN_W, DOWN_ARGS, n[1], n[0], n[2]))
             return false;
         good = holds_rows(w, DOWN_HIDDEN, u->pairs, n[4]) && holds_rows(w, DOWN_ACC, u->rows, n[5]) &&
                dtype_bytes((uint32_t)n[3]) * n[1] <= u->row_dst_bytes;

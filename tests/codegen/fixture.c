@@ -177,6 +177,8 @@ double relative_error(const double *expected, const double *got, int64_t count)
     return size > 0 ? sqrt(error / size) : sqrt(error);
 }
 
+static void make_biases(struct layer *l, const char *level);
+
 static void *random_block(struct rng *rng, int64_t count, uint32_t dtype, double scale)
 {
     void *values = block(count * number_bytes(dtype));
@@ -215,7 +217,7 @@ static void make_pairs(struct layer *l, struct rng *rng)
     free(chosen);
 }
 
-void layer_init(struct layer *l, const struct layer_shape *shape, const char *level, uint64_t seed)
+void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned form, const char *level, uint64_t seed)
 {
     struct rng rng = {seed};
     *l = (struct layer){.h = shape->h,
@@ -224,9 +226,11 @@ void layer_init(struct layer *l, const struct layer_shape *shape, const char *le
                         .rows = shape->rows,
                         .choices = shape->choices,
                         .dtype = shape->dtype,
-                        .result = shape->result};
+                        .result = shape->result,
+                        .plain = (form & LAYER_PLAIN) != 0};
+    int64_t outputs = l->plain ? l->f : 2 * l->f; // of the first matrix
     int64_t size = number_bytes(l->dtype), capacity = l->rows * l->choices + 1;
-    struct plan_param up = {.per_expert = true, .declared = l->dtype, .rows = 2 * l->f, .cols = l->h, .halves = true};
+    struct plan_param up = {.per_expert = true, .declared = l->dtype, .rows = outputs, .cols = l->h, .halves = !l->plain};
     struct plan_param down = {.per_expert = true, .declared = l->dtype, .rows = l->h, .cols = l->f};
     cpu_choose_layout(level, &up);
     cpu_choose_layout(level, &down);
@@ -235,7 +239,7 @@ void layer_init(struct layer *l, const struct layer_shape *shape, const char *le
     l->acc_stride = (l->h + down.panel - 1) / down.panel * down.panel * 4;
     l->y_stride = l->h * number_bytes(l->result) + 16;
     l->x = random_block(&rng, l->rows * l->h, l->dtype, 1);
-    l->up = random_block(&rng, l->experts * 2 * l->f * l->h, l->dtype, 4 / sqrt((double)l->h));
+    l->up = random_block(&rng, l->experts * outputs * l->h, l->dtype, 4 / sqrt((double)l->h));
     l->down = random_block(&rng, l->experts * l->h * l->f, l->dtype, 4 / sqrt((double)l->f));
     l->packed_up = pack(&up, l->up, l->experts);
     l->packed_down = pack(&down, l->down, l->experts);
@@ -245,6 +249,8 @@ void layer_init(struct layer *l, const struct layer_shape *shape, const char *le
     l->y = block(l->rows * l->y_stride + 64);
     memset(l->y, 0x5a, (size_t)(l->rows * l->y_stride));
     make_pairs(l, &rng);
+    if (form & LAYER_BIASED)
+        make_biases(l, level);
     l->pairs = (struct moe_pairs_head){
         .unpack = {l->pair_count, l->sources, l->targets},
         .experts = l->experts,
@@ -256,8 +262,32 @@ void layer_init(struct layer *l, const struct layer_shape *shape, const char *le
     };
 }
 
+void layer_init(struct layer *l, const struct layer_shape *shape, const char *level, uint64_t seed)
+{
+    layer_init_form(l, shape, 0, level, seed);
+}
+
+/// Weights of one column, in the panels of the matrices that they belong to.
+static void make_biases(struct layer *l, const char *level)
+{
+    struct rng rng = {99};
+    int64_t outputs = l->plain ? l->f : 2 * l->f;
+    struct plan_param up = {.per_expert = true, .declared = dtype_f32, .rows = outputs, .cols = 1, .halves = !l->plain};
+    struct plan_param down = {.per_expert = true, .declared = dtype_f32, .rows = l->h, .cols = 1};
+    cpu_choose_layout(level, &up);
+    cpu_choose_layout(level, &down);
+    l->b_up = random_block(&rng, l->experts * outputs, dtype_f32, 1);
+    l->b_down = random_block(&rng, l->experts * l->h, dtype_f32, 1);
+    l->packed_b_up = pack(&up, l->b_up, l->experts);
+    l->packed_b_down = pack(&down, l->b_down, l->experts);
+}
+
 void layer_free(struct layer *l)
 {
+    free(l->b_up);
+    free(l->b_down);
+    free(l->packed_b_up);
+    free(l->packed_b_down);
     void *blocks[] = {l->x, l->up,           l->down,     l->packed_up,   l->packed_down, l->a,       l->hidden, l->acc,
                       l->y, l->expert_first, l->pair_row, l->pair_weight, l->sources,     l->targets, l->row_dst};
     for (unsigned i = 0; i < sizeof blocks / sizeof *blocks; i++)
@@ -269,6 +299,11 @@ static double activation_of(uint32_t activation, double gate, double up)
     switch (activation) {
     case activation_relu:
         return fmax(gate, 0) * up;
+    case activation_gelu_tanh:
+        return 0.5 * gate * (1 + tanh(sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate))) * up;
+    case activation_clamped_silu:
+        gate = fmin(gate, LAYER_LIMIT);
+        return gate / (1 + exp(-LAYER_ALPHA * gate)) * (fmax(fmin(up, LAYER_LIMIT), -LAYER_LIMIT) + 1);
     case activation_gelu:
         return 0.5 * gate * (1 + erf(gate / sqrt(2))) * up;
     default:
@@ -289,12 +324,15 @@ double *layer_reference(const struct layer *l, uint32_t activation)
     double *y = calloc((size_t)(l->rows * l->h) + 1, sizeof *y), *hidden = calloc((size_t)l->f, sizeof *hidden);
     for (int64_t e = 0; e < l->experts; e++)
         for (int64_t pair = l->expert_first[e]; pair < l->expert_first[e + 1]; pair++) {
-            int64_t row = l->pair_row[pair], up = e * 2 * l->f;
-            for (int64_t j = 0; j < l->f; j++)
-                hidden[j] = activation_of(activation, dot(l->x, row * l->h, l->up, (up + j) * l->h, l->h, l->dtype),
-                                          dot(l->x, row * l->h, l->up, (up + l->f + j) * l->h, l->h, l->dtype));
+            int64_t row = l->pair_row[pair], up = e * (l->plain ? 1 : 2) * l->f;
+            for (int64_t j = 0; j < l->f; j++) {
+                int64_t gate = up + j, value = up + l->f + j;
+                double g = dot(l->x, row * l->h, l->up, gate * l->h, l->h, l->dtype) + (l->b_up ? (double)l->b_up[gate] : 0);
+                double u = l->plain ? 1 : dot(l->x, row * l->h, l->up, value * l->h, l->h, l->dtype);
+                hidden[j] = activation_of(activation, g, u + (l->b_up && !l->plain ? (double)l->b_up[value] : 0));
+            }
             for (int64_t c = 0; c < l->h; c++) {
-                double sum = 0;
+                double sum = l->b_down ? (double)l->b_down[e * l->h + c] : 0;
                 for (int64_t j = 0; j < l->f; j++)
                     sum += hidden[j] * get_number(l->down, (e * l->h + c) * l->f + j, l->dtype);
                 y[row * l->h + c] += (double)l->pair_weight[pair] * sum;

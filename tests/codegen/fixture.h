@@ -47,7 +47,9 @@ struct layer {
     uint32_t dtype, result;
     int64_t a_stride, hidden_stride, acc_stride;
     void *x, *up, *down; // plain: x[rows][h], up[experts][2f][h], down[experts][h][f]
-    void *packed_up, *packed_down;
+    bool plain; // up[experts][f][h], no gate
+    float *b_up, *b_down; // NULL: none; b_up[experts][2f or f], b_down[experts][h]
+    void *packed_up, *packed_down, *packed_b_up, *packed_b_down;
     void *a, *hidden, *acc, *y; // y[rows] rows of h results, each followed by a guard
     int64_t y_stride;
     int64_t *expert_first;
@@ -62,9 +64,14 @@ struct layer_shape {
     int64_t h, f, experts, rows, choices;
     uint32_t dtype, result;
 };
+enum layer_form { LAYER_PLAIN = 1, LAYER_BIASED = 2 }; // without a gate; with biases
 
 void layer_init(struct layer *layer, const struct layer_shape *shape, const char *level, uint64_t seed);
+void layer_init_form(struct layer *layer, const struct layer_shape *shape, unsigned form, const char *level, uint64_t seed);
 void layer_free(struct layer *layer);
+/// Of the clamped activation.
+#define LAYER_ALPHA 1.702
+#define LAYER_LIMIT 1.5
 /// float64 over the same rounded inputs: [rows][h].
 double *layer_reference(const struct layer *layer, uint32_t activation);
 

@@ -19,10 +19,14 @@ static bool layer_code(struct code *code, const struct layer *l, const char *lev
 {
     code_init(code);
     code_add(code, kernel_role_copy_rows, (int64_t[]){l->h, l->dtype, l->dtype}, 3, 1);
-    code_add(code, kernel_role_mlp_up, (int64_t[]){l->h, l->f, activation, l->dtype, l->a_stride, l->hidden_stride}, 6,
-             1);
-    code_add(code, kernel_role_mlp_down, (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride},
-             6, 1);
+    int64_t biased = l->b_up ? MLP_HAS_BIAS : 0;
+    int64_t up[] = {l->h,           l->f, activation, l->dtype, l->a_stride,
+                    l->hidden_stride, 0,  biased | (l->plain ? MLP_PLAIN : 0)};
+    int64_t down[] = {l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, 0, biased};
+    uint32_t row = code_add(code, kernel_role_mlp_up, up, 8, 1);
+    ROW(&code->plan, plan_kernel, row)->alpha = LAYER_ALPHA;
+    ROW(&code->plan, plan_kernel, row)->limit = LAYER_LIMIT;
+    code_add(code, kernel_role_mlp_down, down, 8, 1);
     return code_generate(code, level);
 }
 
@@ -39,8 +43,8 @@ static void run_units(const struct code *code, uint32_t kernel, const struct moe
 static void layer_run(const struct code *code, struct layer *l, int64_t piece)
 {
     struct moe_kargs copy = {.p = {[COPY_CONTROL] = &l->pairs}};
-    struct moe_kargs up = {.p = {&l->pairs, l->a, l->packed_up, l->hidden}};
-    struct moe_kargs down = {.p = {&l->pairs, l->hidden, l->packed_down, l->acc}};
+    struct moe_kargs up = {.p = {&l->pairs, l->a, l->packed_up, l->hidden, l->packed_b_up}};
+    struct moe_kargs down = {.p = {&l->pairs, l->hidden, l->packed_down, l->acc, l->packed_b_down}};
     run_units(code, COPY, &copy, l->pair_count, piece);
     run_units(code, UP, &up, ROW(&code->plan, plan_kernel, UP)->unit_count * l->experts, piece);
     run_units(code, DOWN, &down, ROW(&code->plan, plan_kernel, DOWN)->unit_count, piece);
@@ -69,11 +73,11 @@ static double tolerance(uint32_t dtype)
     return dtype == dtype_f32 ? 1e-6 : dtype == dtype_f16 ? 1e-3 : 5e-3;
 }
 
-static void check_layer(const struct layer_shape *shape, const char *level, uint32_t activation)
+static void check_form(const struct layer_shape *shape, unsigned form, const char *level, uint32_t activation)
 {
     struct layer l;
     struct code code;
-    layer_init(&l, shape, level, 7);
+    layer_init_form(&l, shape, form, level, 7);
     CU_ASSERT_FATAL(layer_code(&code, &l, level, activation));
     memset(l.acc, 0xff, (size_t)(l.rows * l.acc_stride)); // NaN: must be cleared by the kernel
     layer_run(&code, &l, 1000000);
@@ -87,6 +91,11 @@ static void check_layer(const struct layer_shape *shape, const char *level, uint
     free(got);
     code_free(&code);
     layer_free(&l);
+}
+
+static void check_layer(const struct layer_shape *shape, const char *level, uint32_t activation)
+{
+    check_form(shape, 0, level, activation);
 }
 
 static void test_experts_match_reference(void)
@@ -104,6 +113,22 @@ static void test_experts_match_reference(void)
         check_layer(&(struct layer_shape){72, 40, 3, 20, 2, dtype_f32, dtype_f32}, level_names[level], activation_relu);
         check_layer(&(struct layer_shape){72, 40, 3, 20, 2, dtype_f32, dtype_f32}, level_names[level], activation_gelu);
     }
+}
+
+// Biases, other activations, experts without a gate; sizes that no panel divides.
+static void test_expert_forms(void)
+{
+    static const uint32_t activations[] = {activation_silu, activation_gelu, activation_gelu_tanh, activation_relu,
+                                           activation_clamped_silu};
+    for (unsigned level = 0; level < LEVELS; level++)
+        for (unsigned i = 0; i < 5 && cpu_level_runs_here(level_names[level]); i++) {
+            struct layer_shape wide = {72, 40, 3, 45, 2, dtype_f32, dtype_f32},
+                               narrow = {72, 24, 3, 45, 2, dtype_bf16, dtype_f32};
+            check_form(i % 2 ? &wide : &narrow, LAYER_BIASED, level_names[level], activations[i]);
+            if (activations[i] != activation_clamped_silu) // which is of a gate alone
+                check_form(i % 2 ? &narrow : &wide, LAYER_PLAIN | (i % 2 ? LAYER_BIASED : 0), level_names[level],
+                           activations[i]);
+        }
 }
 
 // keeps one row of a layer only
@@ -584,6 +609,7 @@ void suite_codegen(void)
 {
     CU_pSuite suite = CU_add_suite("codegen", NULL, NULL);
     CU_add_test(suite, "experts match the float64 reference", test_experts_match_reference);
+    CU_add_test(suite, "forms of experts", test_expert_forms);
     CU_add_test(suite, "a row is the same alone and in company", test_row_is_the_same_alone);
     CU_add_test(suite, "units in pieces, code moved: the same bytes", test_pieces_and_addresses);
     CU_add_test(suite, "NaN stays in its row", test_nan_stays_in_its_row);

@@ -76,7 +76,7 @@ bool cpu_level_runs_here(const char *level)
 
 static bool choose_layout(const struct cpu_level *level, struct plan_param *param)
 {
-    uint32_t dtype = param->per_expert ? param->declared : param->dtype == dtype_none ? dtype_f32 : param->dtype;
+    uint32_t dtype = param->dtype != dtype_none ? param->dtype : param->per_expert ? param->declared : dtype_f32;
     unsigned bytes = dtype == dtype_f32 ? 4 : dtype == dtype_bf16 || dtype == dtype_f16 ? 2 : 0;
     if (!bytes || param->rows <= 0 || param->cols <= 0)
         return false;
@@ -135,7 +135,8 @@ static bool can_copy(const int64_t *n)
 
 static bool can_up(const int64_t *n)
 {
-    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 && n[2] < activation_words_count && computes(n[3]);
+    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 && n[2] < activation_words_count && computes(n[3]) &&
+           !((n[7] & MLP_PLAIN) && n[2] == activation_clamped_silu);
 }
 
 static bool can_down(const int64_t *n)
@@ -158,6 +159,11 @@ static bool can_gate(const int64_t *n)
     return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]) && computes(n[3]);
 }
 
+static bool can_shift(const int64_t *n)
+{
+    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]);
+}
+
 static const struct {
     bool (*can)(const int64_t *n);
     void (*generate)(struct emit *e, struct plan_kernel *kernel, const char *name);
@@ -166,6 +172,7 @@ static const struct {
     [kernel_role_mlp_up] = {can_up, generate_mlp_up},  [kernel_role_mlp_down] = {can_down, generate_mlp_down},
     [kernel_role_merge] = {can_merge, generate_merge}, [kernel_role_add] = {can_add, generate_add},
     [kernel_role_gate] = {can_gate, generate_gate},    [kernel_role_sum_rows] = {can_add, generate_sum_rows},
+    [kernel_role_shift] = {can_shift, generate_shift},
 };
 
 bool cpu_has_kernel(const struct plan_kernel *kernel)

@@ -116,6 +116,7 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
 void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_sum_rows(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_add(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_shift(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_gate(struct emit *e, struct plan_kernel *kernel, const char *name);
 
 /// The layout a kernel's weights have: what cpu_choose_layout gives for them.

@@ -148,7 +148,9 @@ static void generate_tile(struct emit *e, struct gemm *gemm, unsigned rows, cons
 
 void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
 {
-    LLVMTypeRef params[] = {e->ptr, e->ptr, e->ptr, e->i64, e->ptr, e->ptr, e->ptr};
+    LLVMTypeRef params[4 + TILE_POINTERS] = {e->ptr, e->ptr, e->ptr, e->i64};
+    for (unsigned i = 0; i < TILE_POINTERS; i++)
+        params[4 + i] = e->ptr;
     gemm->tile_type = LLVMFunctionType(e->none, params, 4 + TILE_POINTERS, false);
     for (unsigned rows = 1; rows <= gemm->most_rows; rows++)
         generate_tile(e, gemm, rows, name);

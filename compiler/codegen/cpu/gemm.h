@@ -23,7 +23,7 @@ struct gemm {
     LLVMValueRef tiles[TILE_ROWS_MAX + 1];
 };
 
-enum { TILE_POINTERS = 3 };
+enum { TILE_POINTERS = 4 };
 
 int64_t panel_bytes(const struct plan_param *param);
 int64_t panel_count(const struct plan_param *param);

@@ -1,5 +1,5 @@
-// The two fused expert kernels: gate and up projection with the activation, and the down projection with the routing
-// weight and the sum over a row's experts.
+// The two fused expert kernels: gate and up projection (or one projection without a gate) with the bias and the
+// activation, and the down projection with its bias, the routing weight and the sum over a row's experts.
 #include "gemm.h"
 
 struct up {
@@ -8,7 +8,15 @@ struct up {
     uint32_t activation, dtype;
     int64_t hidden_stride;
     bool weighted; // the routing weight multiplies the input, that is, both products
+    bool plain;    // one projection, without a gate
+    bool biased;
 };
+
+// The biases of an expert's outputs, packed like a matrix of one column: a panel's are in the order of its columns.
+static struct plan_param bias_panels(struct emit *e, const struct plan_param *weights)
+{
+    return kernel_weights(e, dtype_f32, weights->rows, 1, weights->halves, true);
+}
 
 // x/2 (1 + erf(x / sqrt 2)) with Abramowitz and Stegun's rational approximation 7.1.26, absolute error 1.5e-7:
 // erf(z) = 1 - (a1 t + ... + a5 t^5) exp(-z^2), t = 1 / (1 + 0.3275911 z), z >= 0
@@ -38,15 +46,37 @@ static LLVMValueRef limited(struct emit *e, LLVMValueRef x, LLVMRealPredicate be
     return LLVMBuildSelect(e->builder, LLVMBuildFCmp(e->builder, beyond, x, edge, ""), edge, x, "");
 }
 
+// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which is x times a sigmoid
+static LLVMValueRef gelu_tanh_of(struct emit *e, LLVMValueRef x, unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef square = LLVMBuildFMul(b, x, x, "");
+    LLVMValueRef inner = multiply_add(e, square, splat_f32(e, 0.044715, lanes), splat_f32(e, 1, lanes));
+    inner = LLVMBuildFMul(b, LLVMBuildFMul(b, inner, x, ""), splat_f32(e, 1.5957691216057308, lanes), "");
+    return emit_sigmoid(e, inner, x, lanes);
+}
+
+// of one product; with a gate this is the gate's factor
+static LLVMValueRef activated_plain(struct emit *e, const struct up *up, LLVMValueRef x)
+{
+    unsigned lanes = e->level->lanes;
+    switch (up->activation) {
+    case activation_relu:
+        return limited(e, x, LLVMRealOLT, 0, lanes);
+    case activation_gelu:
+        return gelu_of(e, x, lanes);
+    case activation_gelu_tanh:
+        return gelu_tanh_of(e, x, lanes);
+    default:
+        return emit_sigmoid(e, x, x, lanes);
+    }
+}
+
 static LLVMValueRef activated(struct emit *e, const struct up *up, LLVMValueRef gate, LLVMValueRef value)
 {
     LLVMBuilderRef b = e->builder;
     unsigned lanes = e->level->lanes;
     switch (up->activation) {
-    case activation_relu:
-        return LLVMBuildFMul(b, limited(e, gate, LLVMRealOLT, 0, lanes), value, "");
-    case activation_gelu:
-        return LLVMBuildFMul(b, gelu_of(e, gate, lanes), value, "");
     case activation_clamped_silu: {
         double limit = up->kernel->limit;
         gate = limited(e, gate, LLVMRealOGT, limit, lanes);
@@ -55,8 +85,10 @@ static LLVMValueRef activated(struct emit *e, const struct up *up, LLVMValueRef 
         value = LLVMBuildFAdd(b, value, splat_f32(e, 1, lanes), "");
         return LLVMBuildFMul(b, emit_sigmoid(e, sharp, gate, lanes), value, "");
     }
-    default:
+    case activation_silu:
         return LLVMBuildFMul(b, emit_sigmoid(e, gate, gate, lanes), value, "");
+    default:
+        return LLVMBuildFMul(b, activated_plain(e, up, gate), value, "");
     }
 }
 
@@ -64,15 +96,25 @@ static void finish_up(struct emit *e, const struct gemm *gemm, unsigned rows, LL
                       LLVMValueRef *p)
 {
     const struct up *up = gemm->user;
+    unsigned lanes = e->level->lanes;
+    LLVMValueRef bias[PANEL_VECTORS];
+    for (unsigned v = 0; v < PANEL_VECTORS && up->biased; v++)
+        bias[v] = load_f32(e, offset_const(e, p[2], v * lanes * 4), dtype_f32, lanes);
     for (unsigned r = 0; r < rows; r++) {
-        LLVMValueRef gate = sums[r][0], value = sums[r][1];
-        if (up->weighted) {
-            LLVMValueRef weight = splat(e, load(e, e->f32, offset_const(e, p[1], r * 4), 4), e->level->lanes);
-            gate = LLVMBuildFMul(e->builder, gate, weight, "");
-            value = LLVMBuildFMul(e->builder, value, weight, "");
+        LLVMValueRef to = offset_const(e, p[0], r * up->hidden_stride), weight = NULL;
+        if (up->weighted)
+            weight = splat(e, load(e, e->f32, offset_const(e, p[1], r * 4), 4), lanes);
+        for (unsigned v = 0; v < PANEL_VECTORS; v++) {
+            if (weight)
+                sums[r][v] = LLVMBuildFMul(e->builder, sums[r][v], weight, "");
+            if (up->biased)
+                sums[r][v] = LLVMBuildFAdd(e->builder, sums[r][v], bias[v], "");
+            if (up->plain)
+                store_f32(e, activated_plain(e, up, sums[r][v]),
+                          offset_const(e, to, v * lanes * (int64_t)dtype_bytes(up->dtype)), up->dtype, lanes);
         }
-        store_f32(e, activated(e, up, gate, value), offset_const(e, p[0], r * up->hidden_stride), up->dtype,
-                  e->level->lanes);
+        if (!up->plain)
+            store_f32(e, activated(e, up, sums[r][0], sums[r][1]), to, up->dtype, lanes);
     }
 }
 
@@ -105,10 +147,12 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
                     .activation = (uint32_t)n[2],
                     .dtype = (uint32_t)n[3],
                     .hidden_stride = n[5],
-                    .weighted = n[6] != 0};
+                    .weighted = n[6] != 0,
+                    .plain = (n[7] & MLP_PLAIN) != 0,
+                    .biased = (n[7] & MLP_HAS_BIAS) != 0};
     up.gemm = (struct gemm){
         .a_dtype = up.dtype,
-        .weights = kernel_weights(e, up.dtype, 2 * n[1], n[0], true, false),
+        .weights = kernel_weights(e, up.dtype, up.plain ? n[1] : 2 * n[1], n[0], !up.plain, false),
         .k = n[0],
         .a_stride = n[4],
         .most_rows = tile_rows(e, up.dtype),
@@ -124,15 +168,19 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
     LLVMValueRef hidden = kernel_argument(e, UP_HIDDEN);
     LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
     w = wave_weights(e, pairs, w, &up.gemm.weights);
+    struct plan_param bias = bias_panels(e, &up.gemm.weights);
+    LLVMValueRef biases = up.biased ? wave_weights(e, pairs, kernel_argument(e, UP_ARGS), &bias) : NULL;
     struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
     LLVMValueRef expert = LLVMBuildUDiv(e->builder, units.index, const_i64(e, panels), "");
     LLVMValueRef panel = LLVMBuildURem(e->builder, units.index, const_i64(e, panels), "");
     LLVMValueRef first, rows = expert_rows(e, expert_first, expert, &first);
     LLVMValueRef own = offset(e, w, scaled(e, units.index, bytes));
-    LLVMValueRef columns = scaled(e, panel, e->level->lanes * (int64_t)dtype_bytes(up.dtype));
+    LLVMValueRef columns = scaled(e, panel, (up.plain ? bias.panel : bias.panel / 2) * (int64_t)dtype_bytes(up.dtype));
     LLVMValueRef out = offset(e, offset(e, hidden, scaled(e, first, up.hidden_stride)), columns);
     LLVMValueRef pair_weight = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_weight));
     LLVMValueRef p[TILE_POINTERS] = {out, offset(e, pair_weight, scaled(e, first, 4))};
+    if (up.biased)
+        p[2] = offset(e, offset(e, biases, scaled(e, expert, bias.bytes)), scaled(e, panel, bias.panel * 4));
     gemm_rows(e, &up.gemm, rows, offset(e, a, scaled(e, first, up.gemm.a_stride)), own, offset_const(e, own, bytes), p,
               (int64_t[TILE_POINTERS]){up.hidden_stride, 4});
     loop_end(e, &units, NULL);
@@ -148,14 +196,18 @@ struct down {
     uint32_t result; // dtype
     int64_t width, panels, acc_stride;
     bool unweighted; // the weight is in the hidden activations already
+    bool biased;
 };
 
-// acc[pair_row[r]] += pair_weight[r] * sum
+// acc[pair_row[r]] += pair_weight[r] * (sum + bias)
 static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
                         LLVMValueRef *p)
 {
     const struct down *down = gemm->user;
     unsigned lanes = e->level->lanes;
+    LLVMValueRef bias[PANEL_VECTORS];
+    for (unsigned v = 0; v < PANEL_VECTORS && down->biased; v++)
+        bias[v] = load_f32(e, offset_const(e, p[3], v * lanes * 4), dtype_f32, lanes);
     for (unsigned r = 0; r < rows; r++) {
         LLVMValueRef row = load(e, e->i32, offset_const(e, p[1], r * 4), 4);
         LLVMValueRef weight = splat(e, load(e, e->f32, offset_const(e, p[2], r * 4), 4), lanes);
@@ -164,6 +216,8 @@ static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, 
         for (unsigned v = 0; v < PANEL_VECTORS; v++) {
             LLVMValueRef at = offset_const(e, acc, v * lanes * 4);
             LLVMValueRef old = load_f32(e, at, dtype_f32, lanes);
+            if (down->biased)
+                sums[r][v] = LLVMBuildFAdd(e->builder, sums[r][v], bias[v], "");
             LLVMValueRef sum = down->unweighted ? LLVMBuildFAdd(e->builder, sums[r][v], old, "")
                                                 : multiply_add(e, weight, sums[r][v], old);
             store_f32(e, sum, at, dtype_f32, lanes);
@@ -231,6 +285,8 @@ static void down_body(struct emit *e, const struct down *down)
     LLVMValueRef rows = field(e, e->i64, pairs, offsetof(struct moe_pairs_head, rows));
     LLVMValueRef row_dst = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, row_dst));
     w = wave_weights(e, pairs, w, weights);
+    struct plan_param bias = bias_panels(e, weights);
+    LLVMValueRef biases = down->biased ? wave_weights(e, pairs, kernel_argument(e, DOWN_ARGS), &bias) : NULL;
 
     struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
     LLVMValueRef acc = offset(e, accumulator, scaled(e, units.index, weights->panel * 4));
@@ -241,6 +297,8 @@ static void down_body(struct emit *e, const struct down *down)
     LLVMValueRef own = offset(e, column, scaled(e, loop.index, weights->bytes));
     LLVMValueRef p[TILE_POINTERS] = {acc, offset(e, pair_row, scaled(e, first, 4)),
                                      offset(e, pair_weight, scaled(e, first, 4))};
+    if (down->biased)
+        p[3] = offset(e, offset(e, biases, scaled(e, loop.index, bias.bytes)), scaled(e, units.index, bias.panel * 4));
     gemm_rows(e, &down->gemm, count, offset(e, hidden, scaled(e, first, down->gemm.a_stride)), own,
               offset_const(e, own, weights->bytes), p, (int64_t[TILE_POINTERS]){0, 4, 4});
     loop_end(e, &loop, NULL);
@@ -253,7 +311,8 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
 {
     const int64_t *n = kernel->n;
     uint32_t dtype = (uint32_t)n[2];
-    struct down down = {.result = (uint32_t)n[3], .width = n[1], .acc_stride = n[5], .unweighted = n[6] != 0};
+    struct down down = {.result = (uint32_t)n[3], .width = n[1], .acc_stride = n[5], .unweighted = n[6] != 0,
+                        .biased = (n[7] & MLP_HAS_BIAS) != 0};
     down.gemm = (struct gemm){
         .a_dtype = dtype,
         .weights = kernel_weights(e, dtype, n[1], n[0], false, false),

@@ -146,6 +146,38 @@ void generate_add(struct emit *e, struct plan_kernel *kernel, const char *name)
     kernel->grain = ROW_GRAIN;
 }
 
+struct shifting {
+    LLVMValueRef x, vector, result;
+    uint32_t x_dtype, result_dtype;
+};
+
+static void shift_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
+{
+    struct shifting *shift = user;
+    LLVMValueRef x = load_f32(e, offset(e, shift->x, scaled(e, column, dtype_bytes(shift->x_dtype))), shift->x_dtype, lanes);
+    LLVMValueRef more = load_f32(e, offset(e, shift->vector, scaled(e, column, 4)), dtype_f32, lanes);
+    store_f32(e, LLVMBuildFAdd(e->builder, x, more, ""),
+              offset(e, shift->result, scaled(e, column, dtype_bytes(shift->result_dtype))), shift->result_dtype, lanes);
+}
+
+void generate_shift(struct emit *e, struct plan_kernel *kernel, const char *name)
+{
+    const int64_t *n = kernel->n;
+    struct shifting shift = {.x_dtype = (uint32_t)n[1], .result_dtype = (uint32_t)n[2]};
+    kernel_function(e, name);
+    LLVMValueRef x = kernel_argument(e, SHIFT_X), result = kernel_argument(e, SHIFT_RESULT);
+    shift.vector = kernel_argument(e, SHIFT_VECTOR);
+    struct loop tokens = loop_begin(e, e->begin, e->end, 1, NULL, 0);
+    shift.x = offset(e, x, scaled(e, tokens.index, n[0] * dtype_bytes(shift.x_dtype)));
+    shift.result = offset(e, result, scaled(e, tokens.index, n[0] * dtype_bytes(shift.result_dtype)));
+    for_chunks(e, n[0], 2, shift_chunk, &shift);
+    loop_end(e, &tokens, NULL);
+    LLVMBuildRetVoid(e->builder);
+
+    kernel->unit = work_unit_tokens;
+    kernel->grain = ROW_GRAIN;
+}
+
 struct gating {
     LLVMValueRef x, w, y, result, factor;
     uint32_t x_dtype, y_dtype, result_dtype;
