@@ -105,7 +105,11 @@ static bool schedule_use(struct compilation *c, const struct ir *graph, uint32_t
                          struct ir *schedule)
 {
     char error[256];
-    bool fine = elaborate(c->context, &c->text, c->module, graph, use, layers, bound, schedule) &&
+    bool known = c->pipeline != NONE && ROW(graph, graph_info, 0)->layer_row == ROW(c->module, mod_pipeline, c->pipeline)->layer;
+    struct forecast forecast = {0};
+    if (known)
+        forecast = forecast_make(c->context, &c->text, c->module, c->pipeline, graph);
+    bool fine = elaborate(c->context, &c->text, c->module, graph, use, layers, bound, known ? &forecast : NULL, schedule) &&
                 prove(c->context, &c->text, c->module, graph, schedule) && place_waits(c->context, graph, schedule);
     if (!fine)
         return false;

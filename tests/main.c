@@ -12,6 +12,7 @@
     S(lower)      \
     S(waves_lowered) \
     S(waves)      \
+    S(events)     \
     S(simulate)   \
     S(externs)    \
     S(skew)       \

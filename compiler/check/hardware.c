@@ -77,33 +77,37 @@ static bool read_peak(struct checker *checker, uint32_t file, node_id attribute,
 
 static bool read_device(struct checker *checker, struct symbol item, struct mod_device *row)
 {
-    static const char *const names[] = {"sm", "memory", "hbm", "derate", "peak"};
-    static const enum constant_kind kinds[] = {CONSTANT_INTEGER, CONSTANT_AMOUNT, CONSTANT_RATE, CONSTANT_SHARE};
+    enum { SM, MEMORY, HBM, DERATE, LAUNCH, HALF_ROWS, VALUES };
+    static const char *const names[] = {"sm", "memory", "hbm", "derate", "launch", "half_rows", "peak"};
+    static const enum constant_kind kinds[VALUES] = {CONSTANT_INTEGER, CONSTANT_AMOUNT, CONSTANT_RATE,
+                                                     CONSTANT_SHARE,   CONSTANT_TIME,   CONSTANT_INTEGER};
+    static const double most[VALUES] = {[MEMORY] = MACHINE_RATE, [HBM] = MACHINE_RATE, [DERATE] = 1, [LAUNCH] = MACHINE_TIME};
     const struct ast_node *node = node_of(checker, item.node);
     const char *owner = context_printf(checker->context, "device `%s`", name_text(checker, node->text));
     node_id members = node->slot[0], sm = find_attribute(checker, members, "sm");
-    bool fine = check_attributes(checker, members, names, 5, owner);
+    bool fine = check_attributes(checker, members, names, VALUES + 1, owner);
     struct scope scope = {.file = item.file};
-    struct constant value[4] = {[3] = {.kind = CONSTANT_SHARE, .number = 1}};
-    for (uint32_t i = 0; i < 4; i++) {
-        node_id attribute = find_attribute(checker, members, names[i]);
-        if (attribute)
-            fine = evaluate_as(checker, &scope, names[i], node_of(checker, attribute)->slot[0], kinds[i], &value[i]) &&
-                   (!i || expect_quantity(checker, names[i], node_of(checker, attribute)->slot[0], value[i].number,
-                                          false, i == 3 ? 1 : MACHINE_RATE)) &&
-                   fine;
+    struct constant value[VALUES] = {[DERATE] = {.kind = CONSTANT_SHARE, .number = 1}};
+    for (uint32_t i = 0; i < VALUES; i++) {
+        node_id attribute = find_attribute(checker, members, names[i]), given = attribute ? node_of(checker, attribute)->slot[0] : 0;
+        if (!given)
+            continue;
+        fine = evaluate_as(checker, &scope, names[i], given, kinds[i], &value[i]) &&
+               (most[i] > 0 ? expect_quantity(checker, names[i], given, value[i].number, i == LAUNCH, most[i])
+                            : expect_range(checker, names[i], given, value[i].integer, i == SM, 65536)) &&
+               fine;
     }
     if (!sm) {
         struct diag *diag = diag_error(checker->context, E0107, name_place(checker, item.node), "%s lacks `sm`", owner);
         diag_label(checker->context, diag, "its number of SMs, or of cores, is required");
         return false;
     }
-    if (fine)
-        fine = expect_range(checker, "sm", node_of(checker, sm)->slot[0], value[0].integer, 1, 65536);
-    row->sm = value[0].integer;
-    row->memory = value[1].number;
-    row->hbm = value[2].number;
-    row->derate = value[3].number;
+    row->sm = value[SM].integer;
+    row->memory = value[MEMORY].number;
+    row->hbm = value[HBM].number;
+    row->derate = value[DERATE].number;
+    row->launch = value[LAUNCH].number;
+    row->half_rows = value[HALF_ROWS].integer;
     row->engines = 1u << engine_sm;
     EACH_NODE(&checker->program->ast, id, members)
         if (node_of(checker, id)->kind == NODE_ENGINE)

@@ -138,7 +138,8 @@ static void add_claims(const struct elaboration *e, struct ir *schedule)
 }
 
 bool elaborate(struct context *context, const struct program_text *program, const struct ir *module,
-               const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound, struct ir *schedule)
+               const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound, const struct forecast *forecast,
+               struct ir *schedule)
 {
     const struct mod_use *chosen = ROW(module, mod_use, use);
     const struct mod_schedule *source = ROW(module, mod_schedule, chosen->schedule);
@@ -148,6 +149,7 @@ bool elaborate(struct context *context, const struct program_text *program, cons
         .ast = &program->ast,
         .module = module,
         .graph = graph,
+        .forecast = forecast,
         .source = source,
         .text = node_at(&program->ast, source->node),
         .file = source->file,

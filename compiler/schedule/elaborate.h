@@ -113,6 +113,7 @@ struct elaboration {
     const struct program_text *program;
     const struct ast *ast;
     const struct ir *module, *graph;
+    const struct forecast *forecast;
     const struct mod_schedule *source;
     const struct ast_node *text; // the SCHEDULE node
     uint32_t file;

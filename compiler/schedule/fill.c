@@ -1,12 +1,15 @@
-// `fill`: work without a place of its own goes where its stream would otherwise stall. The step is played through once with
+// `fill`: work without a place of its own goes where its stream would otherwise stall. The step is played through with
 // predicted times, every stream in its order, filling pieces left out; a piece is taken when it is ready and the stream
-// would wait for about as long as the piece takes, or when nothing else can go on without it. What comes out is a place for
+// would wait for a good part of what the piece takes, or when nothing else can go on without it. Where a forecast of the
+// whole step is at hand, several drafts are made, each with the times of the best so far, and the quickest stays. What comes out is a place for
 // each piece, fixed at compile time; the proof then judges the order like any other.
 #include <math.h>
 #include <string.h>
 
 #include "compiler/schedule/arcs.h"
 #include "compiler/schedule/place.h"
+
+enum { ROUNDS = 2 };
 
 struct rates { // of the first pipeline that uses the layer
     double flops_per_ns, bytes_per_ns, wire_per_ns, latency_ns;
@@ -27,6 +30,7 @@ struct play {
     bool *placed;        // by filling number
     double *free_at;     // by stream
     uint32_t *last;      // by stream: the spot that ran last, 0: none
+    double part;         // of a piece's time that its stream must stall for
 };
 
 static struct rates rates_of(const struct elaboration *e)
@@ -70,16 +74,23 @@ static double cost_of(const struct elaboration *e, const struct rates *rates, co
                 rows * task->bytes_per_token / rates->bytes_per_ns);
 }
 
-static struct play play_make(struct placement *p, const struct ir *schedule, int64_t bound)
+/// Times where no machine is known or the draft cannot end.
+static void guess_costs(const struct elaboration *e, const struct ir *draft, int64_t bound, double *costs)
+{
+    struct rates rates = rates_of(e);
+    for (uint32_t i = 0; i < COUNT(draft, sched_instance); i++)
+        costs[i] = cost_of(e, &rates, ROW(draft, sched_instance, i), bound);
+}
+
+static struct play play_make(struct placement *p, const struct ir *schedule, double *costs, double part)
 {
     struct context *context = p->e->context;
-    struct play y = {.p = p, .schedule = schedule, .arcs = arcs_make(context, schedule, false)};
+    struct play y = {.p = p, .schedule = schedule, .arcs = arcs_make(context, schedule, false), .cost = costs, .part = part};
     uint32_t count = y.arcs.count, streams = p->e->stream_count, used = 0;
     uint32_t **numbers[] = {&y.missing, &y.spot, &y.fixed, &y.filling};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         *numbers[i] = context_alloc(context, (count + 1) * sizeof **numbers[i]);
     y.ready = context_alloc(context, (count + 1) * sizeof *y.ready);
-    y.cost = context_alloc(context, (count + 1) * sizeof *y.cost);
     y.placed = context_alloc(context, count + 1);
     y.first = context_alloc(context, (streams + 1) * sizeof *y.first);
     y.next = context_alloc(context, (streams + 1) * sizeof *y.next);
@@ -88,9 +99,6 @@ static struct play play_make(struct placement *p, const struct ir *schedule, int
     for (uint32_t i = p->spots[0].after; i; i = p->spots[i].after)
         if (!p->spots[i].sync)
             y.spot[p->spots[i].position] = i;
-    struct rates rates = rates_of(p->e);
-    for (uint32_t i = 0; i < count; i++)
-        y.cost[i] = cost_of(p->e, &rates, ROW(schedule, sched_instance, i), bound);
     for (uint32_t a = 0; a < y.arcs.first[count]; a++)
         y.missing[y.arcs.list[a].to]++;
     for (uint32_t s = 0; s < streams; s++) {
@@ -206,30 +214,113 @@ static bool play_on(struct play *y)
         return best != NONE;
     }
     uint32_t piece = ready_piece(y, stream, &begin);
-    if (piece != NONE && begin < start && start - begin >= y->cost[y->filling[piece]] / 2)
+    if (piece != NONE && begin < start && start - begin >= y->cost[y->filling[piece]] * y->part)
         run_piece(y, piece, begin);
     else
         run_instance(y, y->fixed[y->next[stream]++], start);
     return true;
 }
 
-void fill_stalls(struct placement *p)
+/// The tables of the list as it stands, with what a forecast needs beside them.
+static struct ir *write_draft(struct placement *p)
 {
-    const struct elaboration *e = p->e;
-    bool any = false;
-    for (uint32_t i = 0; i < e->item_count; i++)
-        any = any || e->items[i].how == ISSUED_IN_STALLS;
-    if (!any)
-        return;
-    struct ir *real = p->schedule, *draft = context_ir(e->context); // the tables of the list as it stands, to play through
-    int64_t bound = ROW(real, sched_info, 0)->bound;
-    context_ir_init(e->context, draft, &schedule_ir);
+    struct ir *real = p->schedule, *draft = context_ir(p->e->context);
+    context_ir_init(p->e->context, draft, &schedule_ir);
+    NEW_ROW(p->e->context, draft, sched_info);
+    *ROW(draft, sched_info, 0) = *ROW(real, sched_info, 0);
+    ROW(draft, sched_info, 0)->name = ir_str(draft, ir_text(real, ROW(real, sched_info, 0)->name));
+    for (uint32_t i = 0; i < COUNT(real, sched_part); i++) {
+        uint32_t row = NEW_ROW(p->e->context, draft, sched_part);
+        *ROW(draft, sched_part, row) = *ROW(real, sched_part, i);
+    }
+    for (uint32_t i = 0; i < COUNT(real, sched_task); i++) {
+        uint32_t row = NEW_ROW(p->e->context, draft, sched_task);
+        *ROW(draft, sched_task, row) = *ROW(real, sched_task, i);
+    }
     p->schedule = draft;
     write_tables(p);
     p->schedule = real;
-    struct play y = play_make(p, draft, bound);
+    return draft;
+}
+
+static void play_draft(struct placement *p, const struct ir *draft, double *costs, double part)
+{
+    struct play y = play_make(p, draft, costs, part);
     list_filling(&y);
     while (play_on(&y))
         ;
+    p->numbered = false;
+}
+
+static bool fills(const struct elaboration *e)
+{
+    for (uint32_t i = 0; i < e->item_count; i++)
+        if (e->items[i].how == ISSUED_IN_STALLS)
+            return true;
+    return false;
+}
+
+/// The list as it stands: its predicted time and the times of its instances. NAN: unknown.
+static double evaluate_draft(struct placement *p, struct ir **draft, double **costs)
+{
+    const struct forecast *forecast = p->e->forecast;
+    *draft = write_draft(p);
+    *costs = context_alloc(p->e->context, (COUNT(*draft, sched_instance) + 1) * sizeof **costs);
+    return forecast ? forecast->times(forecast->of, *draft, *costs) : NAN;
+}
+
+/// From the best list so far: the same pieces by times of that list, taken for stalls of different lengths.
+static bool improve(struct placement *p, struct spot *best, double *least, struct ir **draft, double **costs)
+{
+    static const double parts[] = {0.5, 0.1, 1};
+    bool improved = false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        memcpy(p->spots, best, p->spot_count * sizeof *best);
+        p->numbered = false;
+        play_draft(p, *draft, *costs, parts[i]);
+        struct ir *next;
+        double *times, step = evaluate_draft(p, &next, &times);
+        if (!(step < *least * (1 - 1e-9))) {
+            ir_free(next);
+            continue;
+        }
+        ir_free(*draft);
+        *draft = next;
+        *costs = times;
+        *least = step;
+        memcpy(best, p->spots, p->spot_count * sizeof *best);
+        improved = true;
+    }
+    return improved;
+}
+
+void fill_stalls(struct placement *p)
+{
+    const struct elaboration *e = p->e;
+    if (!fills(e))
+        return;
+    struct ir *draft, *guess;
+    double *costs, *times, late = evaluate_draft(p, &draft, &costs); // each piece just before its first reader
+    struct spot *best = context_alloc(e->context, p->spot_count * sizeof *best);
+    memcpy(best, p->spots, p->spot_count * sizeof *best);
+    double *guessed = context_alloc(e->context, (COUNT(draft, sched_instance) + 1) * sizeof *guessed);
+    guess_costs(e, draft, ROW(p->schedule, sched_info, 0)->bound, guessed);
+    play_draft(p, draft, guessed, 0.5);
+    double least = evaluate_draft(p, &guess, &times);
+    if (late < least) { // the guess is worse
+        memcpy(p->spots, best, p->spot_count * sizeof *best);
+        least = late;
+    } else {
+        memcpy(best, p->spots, p->spot_count * sizeof *best);
+        struct ir *other = draft;
+        draft = guess;
+        guess = other;
+        costs = times;
+    }
+    ir_free(guess);
+    for (int round = 0; round < ROUNDS && !isnan(least) && improve(p, best, &least, &draft, &costs); round++)
+        ;
+    memcpy(p->spots, best, p->spot_count * sizeof *best);
+    p->numbered = false;
     ir_free(draft);
 }

@@ -9,12 +9,21 @@
 
 extern const struct ir_type schedule_ir;
 
+/// A prediction of draft schedules, for `fill` (compiler/simulate supplies it): the ns that each instance takes, of a receive
+/// those between the end of its own rank's send and its last message. Returns the step's ns; NAN: it cannot end.
+struct forecast {
+    void *of;
+    double (*times)(void *of, struct ir *draft, double *durations);
+};
+
 /// Elaborates one use of a schedule over `layers` layers of the step (0: as few as its own text orders together) for token
 /// counts up to `bound`. What needs only the
 /// text is diagnosed here: names, indices, engines, binds, both sides of an overlap on one stream, and that every
-/// instance is issued exactly once. False when errors were queued; `schedule` then holds no rows.
+/// instance is issued exactly once. False when errors were queued; `schedule` then holds no rows. `forecast` NULL: no
+/// machine is known, stalls are guessed.
 bool elaborate(struct context *context, const struct program_text *program, const struct ir *module,
-               const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound, struct ir *schedule);
+               const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound, const struct forecast *forecast,
+               struct ir *schedule);
 
 /// Legality of what was elaborated, all ranks together: overlaps independent, no cycle through data, order, stream order
 /// and messages, communication in one compatible order. Each failure is a diagnostic with its places and chain.

@@ -286,6 +286,22 @@ static double weight_bytes(const struct formula *f)
     return bytes;
 }
 
+/// A GEMM of few rows keeps the SMs from their full speed as `half_rows` more rows per expert would.
+static double filling_flops(const struct formula *f, double flops)
+{
+    const struct mod_arg *first = value_arg(f->model, f->stage, 0);
+    double half = (double)ROW(f->model->module, mod_device, f->model->kinds[f->kind].device)->half_rows;
+    double rows = first ? pairs(f, ROW(f->model->module, mod_value, first->value)) : 0, experts = 1;
+    bool routed = first && ROW(f->model->module, mod_value, first->value)->kind == value_kind_routed;
+    if (rows <= 0)
+        return 0;
+    if (routed)
+        experts = fmin(owned_in_wave(f), rows);
+    else
+        experts = rows / f->tokens;
+    return flops / rows * half * experts;
+}
+
 // ---- tasks ------------------------------------------------------------------------------------------------------------
 
 /// The peak for what a stage multiplies: its weights' type, as far as the device has it.
@@ -314,6 +330,7 @@ struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kin
     struct task_cost cost = {.relay = row->phase == phase_relay, .recv = row->phase == phase_recv};
     cost.send = row->phase == phase_send || cost.relay;
     cost.compute = !cost.send && !cost.recv;
+    cost.launch_ns = cost.compute && tokens > 0 ? ROW(m->module, mod_device, m->kinds[kind].device)->launch : 0;
     cost.peak = peak_of(m, stage, ROW(m->module, mod_device, m->kinds[kind].device));
     if (stage->op == NONE) {
         cost.fixed_ns = stage->cost * tokens / (double)(m->layer->tokens_bound ? m->layer->tokens_bound : 1);
@@ -332,6 +349,7 @@ struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kin
         if (phase->phase != row->phase)
             continue;
         cost.flops = phase->flops ? evaluate(&f, phase->flops) : 0;
+        cost.filling_flops = filling_flops(&f, cost.flops);
         cost.bytes = (phase->bytes ? evaluate(&f, phase->bytes) : 0) + (tokens > 0 ? weight_bytes(&f) : 0);
     }
     return cost;
@@ -344,6 +362,6 @@ double cost_time(const struct model *m, const struct task_cost *cost, uint32_t k
 {
     const struct mod_device *device = ROW(m->module, mod_device, m->kinds[kind].device);
     double speed = cost->peak * device->derate * share, memory = device->hbm * fmin(1, share / SHARE_THAT_FILLS_MEMORY);
-    double compute = speed > 0 ? 1e9 * cost->flops / speed : 0, bytes = memory > 0 ? 1e9 * cost->bytes / memory : 0;
-    return fmax(compute, bytes) + (share > 0 ? cost->fixed_ns / share : 0);
+    double compute = speed > 0 ? 1e9 * (cost->flops + cost->filling_flops) / speed : 0, bytes = memory > 0 ? 1e9 * cost->bytes / memory : 0;
+    return cost->launch_ns + fmax(compute, bytes) + (share > 0 ? cost->fixed_ns / share : 0);
 }

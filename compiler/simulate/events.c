@@ -18,6 +18,7 @@ struct loop {
     uint32_t *flow_first;   // flows in order of their send: a run of `flow_order` per task
     uint32_t *flow_order;
     bool *begun, *holds;    // by task: it keeps what it lends
+    bool *reached;          // by task: a message to it is under way
     double *taken;          // by pool: share of its SMs that is lent
     double *left;           // by task: work left; by flow: share left
     double *flow_left, *rate, *weight;
@@ -95,6 +96,8 @@ static void hold(struct loop *l, uint32_t task, bool holds)
     const struct event_task *row = &l->events->tasks[task];
     if (row->lends <= 0 || l->holds[task] == holds)
         return;
+    if (holds && (!l->begun[task] || (row->kind == EVENT_RECV && !l->reached[task])))
+        return;
     l->holds[task] = holds;
     l->taken[row->lender] += holds ? row->lends : -row->lends;
 }
@@ -116,6 +119,8 @@ static void begin_flows(struct loop *l, uint32_t send)
         l->events->flows[flow].begin = l->now;
         l->flow_left[flow] = 1;
         l->moving[l->moving_count++] = flow;
+        l->reached[l->events->flows[flow].recv] = true;
+        hold(l, l->events->flows[flow].recv, true);
     }
 }
 
@@ -159,6 +164,32 @@ static double spread(const struct event_flow *flow)
     return flow->out_bytes > 0 ? flow->in_bytes / flow->out_bytes : 0;
 }
 
+static void settle(struct loop *l, uint32_t number, double bytes)
+{
+    const struct event_flow *flow = &l->events->flows[number];
+    l->settled[number] = true;
+    l->rate[number] = bytes / flow->out_bytes;
+    l->capacity[flow->out] -= bytes;
+    l->capacity[flow->in] -= bytes * spread(flow);
+    l->demand[flow->out] -= l->weight[number];
+    l->demand[flow->in] -= l->weight[number] * spread(flow);
+}
+
+/// A message that its ends cannot move as fast as the links would; NONE: every open one can.
+static uint32_t limited(const struct loop *l, double level)
+{
+    uint32_t slowest = NONE;
+    for (uint32_t i = 0; i < l->moving_count; i++) {
+        uint32_t number = l->moving[i];
+        double limit = l->events->flows[number].limit / l->weight[number];
+        if (l->settled[number] || limit <= 0 || limit >= level)
+            continue;
+        level = limit;
+        slowest = number;
+    }
+    return slowest;
+}
+
 /// The share of each moving flow that passes per ns.
 static void set_rates(struct loop *l)
 {
@@ -178,18 +209,16 @@ static void set_rates(struct loop *l)
     }
     double level = 0;
     for (uint32_t link; (link = tightest(l, &level)) != NONE;) {
+        uint32_t slow = limited(l, level);
+        if (slow != NONE) {
+            settle(l, slow, e->flows[slow].limit);
+            continue;
+        }
         for (uint32_t i = 0; i < l->moving_count; i++) {
             uint32_t number = l->moving[i];
             const struct event_flow *flow = &e->flows[number];
-            if (l->settled[number] || (flow->out != link && flow->in != link))
-                continue;
-            double bytes = l->weight[number] * level;
-            l->settled[number] = true;
-            l->rate[number] = bytes / flow->out_bytes;
-            l->capacity[flow->out] -= bytes;
-            l->capacity[flow->in] -= bytes * spread(flow);
-            l->demand[flow->out] -= l->weight[number];
-            l->demand[flow->in] -= l->weight[number] * spread(flow);
+            if (!l->settled[number] && (flow->out == link || flow->in == link))
+                settle(l, number, l->weight[number] * level);
         }
         l->demand[link] = 0;
     }
@@ -276,6 +305,7 @@ static void make_arrays(struct loop *l)
         *of_tasks[i] = array(l, e->task_count, sizeof **of_tasks[i]);
     l->begun = array(l, e->task_count, sizeof *l->begun);
     l->holds = array(l, e->task_count, sizeof *l->holds);
+    l->reached = array(l, e->task_count, sizeof *l->reached);
     l->taken = array(l, e->pool_count, sizeof *l->taken);
     l->left = array(l, e->task_count, sizeof *l->left);
     l->moving = array(l, e->flow_count, sizeof *l->moving);

@@ -16,7 +16,7 @@ struct event_task {
     uint32_t stream;            // tasks of a stream run one after the other, in the order of the table
     uint32_t pool;              // COMPUTE: who shares SMs with whom
     double work, memory;        // COMPUTE: ns with the pool to itself, by arithmetic and by bytes; the longer counts
-    double lends;               // share of `lender`'s SMs that the task keeps from begin to end: a receive that waits does so on them
+    double lends;               // share of `lender`'s SMs that the task keeps while it works; a receive works from its first message on
     uint32_t lender;            // a pool
     double begin, end;          // the result; a RECV begins when its stream has come to it
 };
@@ -26,6 +26,7 @@ struct event_flow {             // a message, or all equal ones between two kind
     uint32_t out, in;           // links that it passes
     double out_bytes, in_bytes; // over each
     double latency;             // ns from the last byte sent to arrival
+    double limit;               // bytes per ns that its ends can move; 0: any
     double begin, left, arrived; // the result
 };
 

@@ -1,8 +1,12 @@
-// Schedule -> tasks, messages and links, for one rank of every kind; run; keep the times. A stream that lends SMs (`sm: k`)
-// takes them from the rest while its tasks work.
+// Schedule -> tasks, messages and links, for one rank of every kind; run; keep the times. A kernel on k SMs of its own
+// (`sm: k`) takes them from the rest while it runs: a stream waits for semaphores and messages without occupying any. A kernel
+// that only moves bytes takes as many of the k as keep its links busy; with fewer the message is slower.
 #include "compiler/simulate/model.h"
 
 #include <math.h>
+
+// One SM writes 50 GB/s (and reads 200), and a quarter more SMs than that are needed: the figures that DeepEP V2 plans with.
+static const double SM_WRITES = 50, SM_MARGIN = 1.25;
 
 struct part_cost {              // of a task, part and kind
     struct task_cost cost;
@@ -28,11 +32,11 @@ static double tokens_of(const struct prediction *p, const struct sched_instance 
     return tokens / (pieces > 1 ? pieces : 1);
 }
 
-/// SMs of a stream's own; 0: it shares.
+/// SMs of a stream's own; 0: it shares. On the CPU they are a thread, which the system gives cores like any other.
 static double lent(const struct prediction *p, uint32_t stream)
 {
     const struct sched_stream *row = ROW(p->schedule, sched_stream, stream);
-    return row->own_thread ? (double)row->sms : 0;
+    return row->own_thread && p->model.pipeline->target != target_cpu ? (double)row->sms : 0;
 }
 
 /// The share of a device's SMs that a stream's kernels run on.
@@ -71,7 +75,7 @@ static void add_task(struct making *m, uint32_t kind, uint32_t instance)
     task->work = cost->cost.compute ? cost->work : 0;
     if (task->work > 0 && !lends) { // bytes apart from arithmetic, which lent SMs slow more
         struct task_cost bytes = cost->cost, rest = cost->cost;
-        bytes.flops = bytes.fixed_ns = rest.bytes = 0;
+        bytes.flops = bytes.filling_flops = bytes.fixed_ns = rest.bytes = 0;
         task->work = cost_time(&p->model, &rest, kind, 1);
         task->memory = cost_time(&p->model, &bytes, kind, 1);
     }
@@ -186,6 +190,47 @@ static void add_edges(struct making *m)
         }
 }
 
+/// Bytes per ns that a task's messages take when nothing else uses its links: all of them in the time of the busiest link.
+static double rate_of_messages(const struct prediction *p, uint32_t task, bool in, double *bytes)
+{
+    double time = 0;
+    *bytes = 0;
+    for (uint32_t a = 0; a < p->model.axes; a++) {
+        double over = 0;
+        for (uint32_t f = 0; f < p->events.flow_count; f++) {
+            const struct event_flow *flow = &p->events.flows[f];
+            if (p->flow_axis[f] == a && (in ? flow->recv : flow->send) == task)
+                over += in ? flow->in_bytes : flow->out_bytes;
+        }
+        time = fmax(time, over / fmax(p->model.bandwidth[a], 1e-12));
+        *bytes += over;
+    }
+    return time > 0 ? *bytes / time : 0;
+}
+
+/// Messages on SMs: how many of those given they keep, and how fast those are.
+static void lend_to_messages(struct prediction *p)
+{
+    for (uint32_t i = 0; i < p->events.task_count; i++) {
+        struct event_task *task = &p->events.tasks[i];
+        if (task->lends <= 0 || task->kind == EVENT_COMPUTE)
+            continue;
+        bool in = task->kind == EVENT_RECV;
+        double bytes, all = (double)ROW(p->model.module, mod_device, p->model.kinds[i / p->instances].device)->sm;
+        double rate = rate_of_messages(p, i, in, &bytes), given = task->lends * all;
+        if (given * SM_WRITES / SM_MARGIN >= rate)
+            continue;
+        for (uint32_t f = 0; f < p->events.flow_count; f++) {
+            struct event_flow *flow = &p->events.flows[f];
+            if ((in ? flow->recv : flow->send) != i)
+                continue;
+            double limit = given * SM_WRITES / SM_MARGIN * (in ? flow->in_bytes : flow->out_bytes) / bytes;
+            limit *= in && flow->in_bytes > 0 ? flow->out_bytes / flow->in_bytes : 1;
+            flow->limit = flow->limit > 0 ? fmin(flow->limit, limit) : limit;
+        }
+    }
+}
+
 static void add_links(struct prediction *p)
 {
     const struct model *m = &p->model;
@@ -197,6 +242,7 @@ static void add_links(struct prediction *p)
                 p->events.links[link_number(m, k, a, in)] = fmax(m->bandwidth[a], 1e-12);
 }
 
+/// NULL: the schedule cannot end.
 static struct prediction *run_model(struct model model, struct ir *schedule)
 {
     struct context *context = model.context;
@@ -222,8 +268,15 @@ static struct prediction *run_model(struct model model, struct ir *schedule)
     add_tasks(&m);
     add_edges(&m);
     add_links(p);
-    if (!run_events(context, &p->events))
-        fatal(context, EXIT_BUG, "the simulation of a proven schedule cannot end");
+    lend_to_messages(p);
+    return run_events(context, &p->events) ? p : NULL;
+}
+
+static struct prediction *run_proven(struct model model, struct ir *schedule)
+{
+    struct prediction *p = run_model(model, schedule);
+    if (!p)
+        fatal(model.context, EXIT_BUG, "the simulation of a proven schedule cannot end");
     return p;
 }
 
@@ -232,7 +285,36 @@ struct prediction *predict(struct context *context, const struct program_text *p
 {
     struct model model;
     model_make(&model, context, program, module, pipeline, graph);
-    return run_model(model, schedule);
+    return run_proven(model, schedule);
+}
+
+static double draft_times(void *of, struct ir *draft, double *durations)
+{
+    struct prediction *p = run_model(*(struct model *)of, draft);
+    if (!p)
+        return NAN;
+    for (uint32_t i = 0; i < p->instances; i++)
+        durations[i] = 0;
+    for (uint32_t kind = 0; kind < p->model.kind_count; kind++) {
+        const struct event_task *tasks = &p->events.tasks[prediction_task(p, kind, 0)];
+        for (uint32_t i = 0; i < p->instances; i++)
+            if (tasks[i].kind != EVENT_RECV)
+                durations[i] = fmax(durations[i], tasks[i].end - tasks[i].begin);
+        for (uint32_t e = 0; e < COUNT(draft, sched_edge); e++) {
+            const struct sched_edge *edge = ROW(draft, sched_edge, e);
+            if (edge->why == edge_message)
+                durations[edge->to] = fmax(durations[edge->to], tasks[edge->to].end - fmax(tasks[edge->to].begin, tasks[edge->from].end));
+        }
+    }
+    return p->events.end;
+}
+
+struct forecast forecast_make(struct context *context, const struct program_text *program, const struct ir *module,
+                              uint32_t pipeline, const struct ir *graph)
+{
+    struct model *model = context_alloc(context, sizeof *model);
+    model_make(model, context, program, module, pipeline, graph);
+    return (struct forecast){model, draft_times};
 }
 
 // ---- no overlap -------------------------------------------------------------------------------------------------------
@@ -277,7 +359,7 @@ struct prediction *predict_serial(const struct prediction *like)
     }
     if (schedule->out_of_memory)
         fatal(m->context, EXIT_SYSTEM, "out of memory");
-    struct prediction *p = run_model(*m, schedule);
+    struct prediction *p = run_proven(*m, schedule);
     ir_free(schedule);
     p->schedule = NULL;
     return p;

@@ -64,7 +64,9 @@ void traffic_add(struct traffic *sum, const struct traffic *more);
 
 struct task_cost {
     double flops, bytes;        // on SMs; bytes of memory
-    double fixed_ns;            // an extern stage's own
+    double filling_flops;       // as many as the GEMMs could do while they fill and drain the SMs
+    double fixed_ns;            // an extern stage's own, on all SMs
+    double launch_ns;           // before it works
     double peak;                // FLOP/s that its element type allows, datasheet
     bool compute, send, recv, relay; // what the task is
 };

@@ -12,6 +12,9 @@ struct prediction;
 /// but never to the other tables' rows across calls.
 struct prediction *predict(struct context *context, const struct program_text *program, const struct ir *module,
                            uint32_t pipeline, const struct ir *graph, struct ir *schedule);
+/// What elaboration asks about drafts of a schedule for this pipeline. Lives as long as the context and the module.
+struct forecast forecast_make(struct context *context, const struct program_text *program, const struct ir *module,
+                              uint32_t pipeline, const struct ir *graph);
 /// The same step with no overlap at all: every task after the one before it. Allocates its own schedule.
 struct prediction *predict_serial(const struct prediction *like);
 

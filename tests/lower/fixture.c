@@ -68,7 +68,7 @@ static void compile_setting(struct lowered *l, const struct setting *s, const ch
     if (!build_graph(&l->context, &l->program, &l->module, pipeline->layer, &l->graph) ||
         !lower_begin(&l->context, &l->program, &l->module, l->pipeline, "v3", &l->plan) ||
         !elaborate(&l->context, &l->program, &l->module, &l->graph, use, (uint32_t)s->layers, s->tokens,
-                   &l->schedule) ||
+                   NULL, &l->schedule) ||
         !prove(&l->context, &l->program, &l->module, &l->graph, &l->schedule) ||
         !place_waits(&l->context, &l->graph, &l->schedule))
         return;

@@ -55,7 +55,7 @@ static bool run(struct subject *s, const char *path, uint32_t layers)
     if (!build_graph(&s->context, &s->program, &s->module, layer, &s->graph))
         return false;
     int64_t bound = ROW(&s->module, mod_layer, layer)->tokens_bound;
-    return elaborate(&s->context, &s->program, &s->module, &s->graph, use, layers, bound, &s->schedule) &&
+    return elaborate(&s->context, &s->program, &s->module, &s->graph, use, layers, bound, NULL, &s->schedule) &&
            prove(&s->context, &s->program, &s->module, &s->graph, &s->schedule) &&
            place_waits(&s->context, &s->graph, &s->schedule);
 }
@@ -452,7 +452,7 @@ static void test_large(void)
     CU_ASSERT_TRUE_FATAL(s.legal);
     ir_free(&s.schedule);
     clock_gettime(CLOCK_MONOTONIC, &start);
-    bool good = elaborate(&s.context, &s.program, &s.module, &s.graph, 0, 61, 4096, &s.schedule) &&
+    bool good = elaborate(&s.context, &s.program, &s.module, &s.graph, 0, 61, 4096, NULL, &s.schedule) &&
                 prove(&s.context, &s.program, &s.module, &s.graph, &s.schedule) &&
                 place_waits(&s.context, &s.graph, &s.schedule);
     clock_gettime(CLOCK_MONOTONIC, &end);

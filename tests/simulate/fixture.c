@@ -1,0 +1,86 @@
+// Programs through the whole compiler, with what `moecc simulate` prints and what it complains of.
+#include "tests/simulate/fixture.h"
+
+#include <CUnit/CUnit.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct simulated simulate_file(const char *path, const char *schedule, bool simulate)
+{
+    struct simulated o = {EXIT_BUG, NULL, NULL};
+    size_t size, error_size;
+    struct context context;
+    FILE *out = open_memstream(&o.out, &size), *errors = open_memstream(&o.errors, &error_size);
+    struct driver_options options = {
+        .file = path, .check = {.layer = -1, .schedule = schedule}, .check_only = true, .simulate = simulate, .json = true, .out = out};
+    struct driver_result result = {0};
+    context_init(&context);
+    if (setjmp(context.fatal) == 0)
+        o.code = compile(&context, &options, &result);
+    else
+        fprintf(errors, "%s\n", context.fatal_message);
+    diag_print_all(&context, DIAG_TEXT, false, errors);
+    context_free(&context);
+    fclose(out);
+    fclose(errors);
+    return o;
+}
+
+void simulated_free(struct simulated *o)
+{
+    free(o->out);
+    free(o->errors);
+}
+
+static const char program[] =
+    "import std.ops;\nimport std.schedules { serial, ladder };\n"
+    "dim tokens <= 1024;\ndim hidden = 512;\ndim ffn = 512;\ndim experts = 4;\n"
+    "device fast { sm = 100; memory = 80GB; hbm = 100000TB/s; peak = { bf16: 3.221225472TFLOPS }; derate = 100%%;\n"
+    "    engine copy[2], net_out, net_in; %s }\n"
+    "cluster four { device = fast; axis rank[4]; link wire across rank { bandwidth: %s, latency: 0us }; }\n"
+    "placement one_each on four { place experts over rank; }\n"
+    "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
+    "    param w_router: f32[experts, hidden];\n    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
+    "    param w_down: bf16[experts, hidden, ffn];\n"
+    "    stage route: r = topk(x, w_router, k: 2);\n    stage dispatch: xd = dispatch(x, r);\n"
+    "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: y = combine(yd, r);\n    yield y;\n}\n%s"
+    "pipeline main { layer = moe; cluster = four; placement = one_each; target = %s;\n%s\n}\n";
+
+struct simulated simulate_source(const char *text, bool simulate)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/simulate_%ld.moe", (long)getpid());
+    FILE *file = fopen(path, "w");
+    if (file) {
+        fputs(text, file);
+        fclose(file);
+    }
+    struct simulated o = simulate_file(path, NULL, simulate);
+    unlink(path);
+    return o;
+}
+
+struct simulated simulate_setting(const struct setting *s, bool simulate)
+{
+    char text[8192];
+    snprintf(text, sizeof text, program, s->device ? s->device : "", s->bandwidth, s->items ? s->items : "",
+             s->target ? s->target : "cpu", s->members);
+    return simulate_source(text, simulate);
+}
+
+struct simulated simulate_text(const char *bandwidth, const char *items, const char *members, bool simulate)
+{
+    return simulate_setting(&(struct setting){.bandwidth = bandwidth, .items = items, .members = members}, simulate);
+}
+
+double figure(const char *line, const char *object, const char *key)
+{
+    json_t *root = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+    json_t *inner = object ? json_object_get(root, object) : root;
+    double value = json_number_value(json_object_get(inner, key));
+    CU_ASSERT_PTR_NOT_NULL(json_object_get(inner, key));
+    json_decref(root);
+    return value;
+}
