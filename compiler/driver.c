@@ -18,7 +18,8 @@ struct compilation {
     struct driver_result *result;
     struct program_text text;
     struct ir *module, *plan;
-    uint32_t pipeline;
+    struct rows pipelines;      // the chosen ones; more than one for `check` alone
+    uint32_t pipeline;          // the one at hand; NONE: the file has none
     struct timespec pass_start;
 };
 
@@ -81,7 +82,7 @@ static bool parse(struct compilation *c)
 
 static bool check(struct compilation *c)
 {
-    bool fine = check_program(c->context, &c->text, &c->options->check, c->module, &c->pipeline);
+    bool fine = check_program(c->context, &c->text, &c->options->check, c->module, &c->pipelines);
     if (fine)
         verify_ir(c, c->module, "check", module_check);
     pass_done(c, "check");
@@ -143,15 +144,25 @@ static bool schedule_fits(const struct ir *module, const struct mod_schedule *sc
     return true;
 }
 
+// The layer that a schedule of the file is checked with: its own, or that of the pipeline at hand, each once.
+static uint32_t layer_to_check(const struct compilation *c, const struct mod_schedule *schedule)
+{
+    if (schedule->layer != NONE || c->pipeline == NONE)
+        return c->pipeline == NONE || c->pipeline == c->pipelines.first ? schedule->layer : NONE;
+    uint32_t layer = ROW(c->module, mod_pipeline, c->pipeline)->layer;
+    for (uint32_t before = c->pipelines.first; before < c->pipeline; before++)
+        if (ROW(c->module, mod_pipeline, before)->layer == layer)
+            return NONE;
+    return layer;
+}
+
 // A schedule that the file itself defines is checked at its default knobs even when no pipeline uses it.
 static bool check_own_schedules(struct compilation *c)
 {
     bool fine = true;
     for (uint32_t s = 0; s < COUNT(c->module, mod_schedule); s++) {
         const struct mod_schedule *own = ROW(c->module, mod_schedule, s);
-        uint32_t layer = own->layer;
-        if (layer == NONE && c->pipeline != NONE)
-            layer = ROW(c->module, mod_pipeline, c->pipeline)->layer;
+        uint32_t layer = layer_to_check(c, own);
         if (!own->own || layer == NONE || !schedule_fits(c->module, own, layer))
             continue;
         struct ir *graph = context_ir(c->context), *schedule = context_ir(c->context);
@@ -303,7 +314,11 @@ static bool generate(struct compilation *c)
 static void compile_pipeline(struct compilation *c)
 {
     const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
-    c->result->pipeline = context_printf(c->context, "%s", ir_text(c->module, pipeline->name));
+    c->result->pipeline = context_printf(c->context, "%s%s%s", c->result->pipeline ? c->result->pipeline : "",
+                                         c->result->pipeline ? ", " : "", ir_text(c->module, pipeline->name));
+    c->result->pipelines++;
+    ir_free(c->plan); // of the pipeline before
+    context_ir_init(c->context, c->plan, &plan_ir);
     struct ir *graph = context_ir(c->context);
     if (!build_graph(c->context, &c->text, c->module, pipeline->layer, graph))
         return;
@@ -342,8 +357,13 @@ static void compile_stages(struct compilation *c)
         return;
     if (emitted(c, "module"))
         ir_print(c->module, c->options->out);
-    else if (check_own_schedules(c) && c->pipeline != NONE)
-        compile_pipeline(c);
+    else if (!c->pipelines.count)
+        check_own_schedules(c);
+    for (uint32_t i = 0; i < c->pipelines.count && !emitted(c, "module"); i++) {
+        c->pipeline = c->pipelines.first + i;
+        if (check_own_schedules(c))
+            compile_pipeline(c);
+    }
 }
 
 enum exit_code compile(struct context *context, const struct driver_options *options, struct driver_result *result)

@@ -20,8 +20,8 @@ struct driver_options {
 struct driver_result {
     void *image;                // malloc'ed plan file image; NULL when emit or check_only stopped before
     size_t image_bytes;
-    const char *pipeline;       // NULL: a library file
-    uint32_t schedules, instances, waits, instructions;
+    const char *pipeline;       // NULL: a library file; of several: their names
+    uint32_t pipelines, schedules, instances, waits, instructions;
     double seconds;
 };
 

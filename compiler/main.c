@@ -87,8 +87,7 @@ static void set_verbose(struct command_line *l, const char *v) { (void)v, l->ver
 
 static void set_dim(struct command_line *l, const char *v)
 {
-    if (l->driver.check.dim_count < sizeof l->dims / sizeof *l->dims)
-        l->dims[l->driver.check.dim_count++] = v;
+    l->dims[l->driver.check.dim_count++] = v;
 }
 
 static void set_diagnostics(struct command_line *l, const char *v)
@@ -179,6 +178,8 @@ static enum exit_code take_option(struct command_line *line, const struct comman
     if (option->has_value && !value && !(value = *i + 1 < argc ? argv[++*i] : NULL))
         return usage_error("`%s` needs a value", given);
     enum exit_code wrong = option->has_value ? check_values(option->name, value) : EXIT_FINE;
+    if (option->set == set_dim && line->driver.check.dim_count == sizeof line->dims / sizeof *line->dims)
+        wrong = usage_error("too many `-D` at `%s`", value);
     if (!wrong)
         option->set(line, value);
     return wrong;
@@ -236,12 +237,14 @@ static enum exit_code command_check(struct context *context, struct command_line
     if (code)
         return code;
     line->driver.check_only = true;
+    line->driver.check.every_pipeline = !line->driver.emit;
     struct driver_result result;
     code = compile(context, &line->driver, &result);
     free(result.image);
     if (code == EXIT_FINE && !line->quiet && !line->driver.emit && line->diagnostics != DIAG_JSON)
         fprintf(stderr, "%s: fine: %s%s, %u schedules proven, %u instances, %u waits, %u instructions, %.0f ms\n",
-                line->driver.file, result.pipeline ? "pipeline " : "a library", result.pipeline ? result.pipeline : "",
+                line->driver.file, result.pipelines > 1 ? "pipelines " : result.pipelines ? "pipeline " : "a library",
+                result.pipeline ? result.pipeline : "",
                 result.schedules, result.instances, result.waits, result.instructions, 1e3 * result.seconds);
     return code;
 }
@@ -407,7 +410,7 @@ static enum exit_code command_inspect(struct context *context, struct command_li
     char error[512];
     struct plan plan;
     if (!plan_open_file(&plan, line->driver.file, error, sizeof error)) {
-        fprintf(stderr, "moecc: %s: %s\n", line->driver.file, error);
+        fprintf(stderr, "moecc: %s\n", error); // which names the file
         return access(line->driver.file, R_OK) ? EXIT_SYSTEM : EXIT_INPUT;
     }
     ir_print(&plan.ir, stdout);

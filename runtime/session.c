@@ -234,6 +234,7 @@ moe_status moe_session_load(moe_session *session, const char *path)
     if (status != MOE_OK)
         return refuse(session, (moe_status)status, "%s", problem);
     session->loaded = true;
+    session->error[0] = 0;
     return MOE_OK;
 }
 

@@ -239,7 +239,11 @@ void line_column(const struct source_file *file, uint32_t offset, uint32_t *line
             high = middle;
     }
     *line = low + 1;
-    *column = offset - file->line_starts[low] + 1;
+    *column = 1;
+    for (uint32_t at = file->line_starts[low]; at < offset; ++*column) {
+        uint32_t length = utf8_length(file->text + at, file->size - at);
+        at += length ? length : 1;
+    }
 }
 
 uint32_t utf8_length(const char *text, size_t available)

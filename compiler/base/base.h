@@ -70,7 +70,7 @@ _Noreturn void fatal(struct context *context, enum exit_code code, const char *f
 
 /// Adds a file from memory; text is copied. Returns its number.
 uint32_t add_source(struct context *context, const char *path, const char *text, size_t size, const char *module);
-/// 1-based line and column (in bytes) of an offset.
+/// 1-based line and column (in characters) of an offset; a byte that is no part of one counts as one.
 void line_column(const struct source_file *file, uint32_t offset, uint32_t *line, uint32_t *column);
 
 /// Bytes of the UTF-8 character at `text`, of which `available` bytes may be read; 0 when it is not one.

@@ -60,6 +60,9 @@ static struct diag *open_diag(struct context *context, enum diag_level level, en
         if (diag_file(context, span) && (*end)->level == level && other.file == span.file &&
             other.begin == span.begin && other.end == span.end)
             return diag; // one error per mistake: this one stays out of the queue
+        if (code == E0101 && (*end)->code == E0101 && diag_file(context, span) && other.file == span.file &&
+            !strcmp((*end)->message, message))
+            return diag; // so does a name that is unknown wherever it stands
     }
     if ((*count)++ < DIAGS_KEPT)
         *end = diag;
@@ -153,6 +156,21 @@ void diag_help(struct context *context, struct diag *diag, const char *format, .
 void diag_fix(struct context *context, struct diag *diag, struct span span, const char *text)
 {
     append(context, &diag->fixes, span, context_printf(context, "%s", text));
+}
+
+struct diag_mark diag_mark(const struct context *context)
+{
+    struct diag_mark mark = {context->error_count, context->warning_count, context->diags};
+    while (mark.last && mark.last->next)
+        mark.last = mark.last->next;
+    return mark;
+}
+
+void diag_forget(struct context *context, struct diag_mark mark)
+{
+    *(mark.last ? &mark.last->next : &context->diags) = NULL;
+    context->error_count = mark.errors;
+    context->warning_count = mark.warnings;
 }
 
 uint32_t diag_errors_of(const struct context *context, enum diag_code code)

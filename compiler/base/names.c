@@ -1,9 +1,19 @@
-// "did you mean": the nearest of a list of names, by Damerau-Levenshtein distance (insert, delete, replace, swap).
+// Words of messages: articles, plurals, and "did you mean": the nearest of a list of names, by Damerau-Levenshtein distance (insert, delete, replace, swap).
 #include "compiler/base/diag.h"
 
 #include <string.h>
 
 enum { LONGEST = 63 }; // longer names get no suggestion
+
+const char *article(const char *word)
+{
+    return strchr("aeio", word[0]) ? "an" : "a";
+}
+
+const char *counted(struct context *context, int64_t count, const char *noun)
+{
+    return context_printf(context, "%lld %s%s", (long long)count, noun, count == 1 ? "" : "s");
+}
 
 static uint32_t least(uint32_t a, uint32_t b)
 {

@@ -77,21 +77,27 @@ static void check_item(struct checker *checker, struct symbol item)
     }
 }
 
-/// The pipeline that was asked for, or the only one. False when there should be one and it is not clear which.
-static bool choose_pipeline(struct checker *checker, struct symbol *pipeline)
+static bool is_wanted(const struct checker *checker, node_id item)
+{
+    const char *wanted = checker->options->pipeline;
+    const struct ast_node *node = node_of(checker, item);
+    return node->kind == NODE_PIPELINE && (!wanted || !strcmp(wanted, name_text(checker, node->text)));
+}
+
+/// Is it clear which pipelines are meant: the one that was asked for, the only one, or every one?
+static bool are_pipelines_clear(struct checker *checker)
 {
     struct names all = {0};
     const char *wanted = checker->options->pipeline;
+    node_id last = 0, found = 0;
     EACH_NODE(&checker->program->ast, id, node_of(checker, checker->root)->slot[0]) {
-        const struct ast_node *node = node_of(checker, id);
-        if (node->kind != NODE_PIPELINE)
+        if (node_of(checker, id)->kind != NODE_PIPELINE)
             continue;
-        const char *name = name_text(checker, node->text);
-        names_add(checker, &all, name);
-        if (!wanted || !strcmp(wanted, name))
-            *pipeline = (struct symbol){.kind = SYMBOL_ITEM, .node = id, .file = checker->root_file};
+        names_add(checker, &all, name_text(checker, node_of(checker, id)->text));
+        last = id;
+        found = is_wanted(checker, id) ? id : found;
     }
-    if (wanted && !pipeline->node) {
+    if (wanted && !found) {
         uint32_t file = add_source(checker->context, "--pipeline", wanted, strlen(wanted), NULL);
         struct span span = {file, 0, (uint32_t)strlen(wanted)};
         struct diag *diag = diag_error(checker->context, E0101, span, "unknown pipeline `%s`", wanted);
@@ -101,24 +107,24 @@ static bool choose_pipeline(struct checker *checker, struct symbol *pipeline)
         suggest(checker, diag, "pipeline", wanted, span, &all);
         return false;
     }
-    if (wanted || all.count < 2)
+    if (wanted || all.count < 2 || checker->options->every_pipeline)
         return true;
-    struct diag *diag = diag_error(checker->context, E0107, name_place(checker, pipeline->node),
+    struct diag *diag = diag_error(checker->context, E0107, name_place(checker, last),
                                    "the file has several pipelines: %s", names_join(checker, &all));
     diag_label(checker->context, diag, "which one?");
     diag_help(checker->context, diag, "choose one with `--pipeline`");
     return false;
 }
 
-static void check_all(struct checker *checker, struct program_text *program, uint32_t *row)
+static void check_all(struct checker *checker, struct program_text *program, struct rows *pipelines)
 {
-    struct symbol pipeline = {0};
     for (uint32_t i = 0; i < program->unit_count; i++)
         check_file_names(checker, program->units[i].file);
     bool fine = apply_overrides(checker, program);
-    fine = choose_pipeline(checker, &pipeline) && fine;
-    if (fine && pipeline.node)
-        fine = override_ranks(checker, program, pipeline);
+    fine = are_pipelines_clear(checker) && fine;
+    EACH_NODE(&program->ast, id, fine ? node_of(checker, checker->root)->slot[0] : 0)
+        if (is_wanted(checker, id))
+            fine = override_ranks(checker, program, (struct symbol){SYMBOL_ITEM, id, checker->root_file, 0}) && fine;
     checker->row_count = program->ast.count;
     checker->rows = context_alloc(checker->context, (size_t)checker->row_count * sizeof *checker->rows);
     if (!fine)
@@ -126,15 +132,18 @@ static void check_all(struct checker *checker, struct program_text *program, uin
     EACH_NODE(&program->ast, id, node_of(checker, checker->root)->slot[0])
         check_item(checker, (struct symbol){.kind = SYMBOL_ITEM, .node = id, .file = checker->root_file});
     check_file_assertions(checker);
-    if (pipeline.node)
-        *row = elaborate_pipeline(checker, pipeline);
+    pipelines->first = COUNT(checker->module, mod_pipeline);
+    EACH_NODE(&program->ast, id, node_of(checker, checker->root)->slot[0])
+        if (is_wanted(checker, id))
+            elaborate_pipeline(checker, (struct symbol){.kind = SYMBOL_ITEM, .node = id, .file = checker->root_file});
+    pipelines->count = COUNT(checker->module, mod_pipeline) - pipelines->first;
 }
 
 bool check_program(struct context *context, struct program_text *program, const struct check_options *options,
-                   struct ir *module, uint32_t *pipeline)
+                   struct ir *module, struct rows *pipelines)
 {
     uint32_t before = context->error_count;
-    *pipeline = NONE;
+    *pipelines = (struct rows){0};
     if (!module->type)
         context_ir_init(context, module, &module_ir);
     if (!program->unit_count)
@@ -146,7 +155,7 @@ bool check_program(struct context *context, struct program_text *program, const 
                               .module = module,
                               .root_file = root.file,
                               .root = root.root};
-    check_all(&checker, program, pipeline);
+    check_all(&checker, program, pipelines);
     json_close(&checker);
     if (module->out_of_memory)
         fatal(context, EXIT_SYSTEM, "out of memory in check");

@@ -120,6 +120,9 @@ struct constant;
 json_t *open_document(struct checker *checker, uint32_t importing, node_id import);
 /// The constant that `path` names below a JSON import (its first part is the alias).
 bool json_constant(struct checker *checker, const struct symbol *symbol, const struct path *path, struct constant *value);
+struct scope;
+/// The same for a chain with indices: `hf.sizes[1]`.
+bool json_element(struct checker *checker, const struct scope *scope, node_id expression, struct constant *value);
 void json_close(struct checker *checker);
 /// `path` relative to the folder of the file it is written in.
 const char *relative_path(struct checker *checker, uint32_t file, const char *path);
@@ -235,6 +238,8 @@ uint32_t elaborate_weights(struct checker *checker, struct symbol item);
 uint32_t elaborate_schedule(struct checker *checker, struct symbol item, bool own);
 uint32_t elaborate_pipeline(struct checker *checker, struct symbol item);
 uint32_t dtype_format(struct checker *checker, enum dtype dtype);
+/// E0307: a number behind an engine of which a device has one.
+void report_single_engine(struct checker *checker, node_id use);
 /// A mask of engines from a `uses` or `engine` list; *copies (may be NULL) counts copy engines.
 bool read_engines(struct checker *checker, uint32_t file, node_id uses, uint32_t *mask, int64_t *copies);
 

@@ -187,6 +187,22 @@ static bool add_use(struct uses *uses, uint32_t file, node_id use, struct symbol
     return fine;
 }
 
+/// The first use without a condition is the last that can be chosen.
+static void warn_unreachable(struct uses *uses)
+{
+    struct checker *checker = uses->checker;
+    for (uint32_t i = 0; i + 1 < uses->count; i++) {
+        if (node_of(checker, uses->nodes[i])->slot[2])
+            continue;
+        struct diag *diag = diag_warning(checker->context, E0309, statement_place(checker, uses->nodes[i + 1]),
+                                         "this `use` is never reached");
+        diag_label(checker->context, diag, "the first that holds is taken...");
+        diag_label_at(checker->context, diag, statement_place(checker, uses->nodes[i]), "...and this one always holds");
+        diag_help(checker->context, diag, "put it before the one without a condition, with a `when`");
+        return;
+    }
+}
+
 bool read_uses(struct checker *checker, struct symbol pipeline, struct symbol layer, struct mod_pipeline *row)
 {
     struct uses uses = {.checker = checker, .pipeline = pipeline, .tokens_dim = find_tokens_dim(checker, layer)};
@@ -206,6 +222,7 @@ bool read_uses(struct checker *checker, struct symbol pipeline, struct symbol la
     }
     if (!fine || row->layer == NONE)
         return false;
+    warn_unreachable(&uses);
     row->uses = (struct rows){COUNT(module, mod_use), uses.count};
     for (uint32_t i = 0; i < uses.count; i++) {
         uint32_t use = ADD(module, mod_use);

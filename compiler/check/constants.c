@@ -277,7 +277,7 @@ static bool evaluate_name(struct checker *checker, const struct scope *scope, no
 {
     struct path path;
     if (!path_of(checker, expression, &path))
-        return report(checker, expression, "this is not a constant", "not known before a run");
+        return json_element(checker, scope, expression, value);
     if (path.count == 1) {
         for (uint32_t i = scope->local_count; i-- > 0;) {
             if (scope->locals[i].name == path.name[0]) {
@@ -299,8 +299,9 @@ static bool evaluate_name(struct checker *checker, const struct scope *scope, no
     uint16_t kind = symbol.kind == SYMBOL_ITEM ? node_of(checker, symbol.node)->kind : NODE_NONE;
     if (kind == NODE_DIM || kind == NODE_CONST)
         return evaluate_item(checker, symbol, scope, value);
-    struct diag *diag = diag_error(checker->context, E0201, path.whole, "`%s` is a %s, not a constant",
-                                   source_text(checker, path.whole), kind ? item_word(kind) : "module");
+    const char *word = kind ? item_word(kind) : "module";
+    struct diag *diag = diag_error(checker->context, E0201, path.whole, "`%s` is %s %s, not a constant",
+                                   source_text(checker, path.whole), article(word), word);
     diag_label(checker->context, diag, "a dim, a constant or a JSON key is expected");
     return false;
 }
@@ -335,6 +336,7 @@ bool evaluate(struct checker *checker, const struct scope *scope, node_id expres
         return evaluate_unary(checker, scope, expression, value);
     case NODE_NAME:
     case NODE_MEMBER:
+    case NODE_INDEX:
     case NODE_PATH:
         return evaluate_name(checker, scope, expression, value);
     default:

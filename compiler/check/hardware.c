@@ -3,6 +3,15 @@
 
 #include <string.h>
 
+void report_single_engine(struct checker *checker, node_id use)
+{
+    const char *name = name_text(checker, node_of(checker, use)->text);
+    struct diag *diag = diag_error(checker->context, E0307, place_of(checker, use), "`%s` has no number", name);
+    diag_label(checker->context, diag, "a device has one `%s`", name);
+    diag_help(checker->context, diag, "only copy engines are several: `copy[0]`, `copy[1]`");
+    diag_fix(checker->context, diag, place_of(checker, use), name);
+}
+
 bool read_engines(struct checker *checker, uint32_t file, node_id uses, uint32_t *mask, int64_t *copies)
 {
     bool fine = true;
@@ -31,9 +40,12 @@ bool read_engines(struct checker *checker, uint32_t file, node_id uses, uint32_t
         *mask |= 1u << engine;
         node_id count = node_of(checker, id)->slot[0];
         struct constant value = integer_constant(1);
-        if (count)
+        if (count && engine != engine_copy) {
+            report_single_engine(checker, id);
+            fine = false;
+        } else if (count)
             fine = evaluate_as(checker, &scope, name, count, CONSTANT_INTEGER, &value) &&
-                   expect_range(checker, name, count, value.integer, 0, 64) && fine;
+                   expect_range(checker, name, count, value.integer, 0, COPY_ENGINES_MAX) && fine;
         if (copies && engine == engine_copy)
             *copies = value.integer;
     }

@@ -103,23 +103,95 @@ static bool convert(struct checker *checker, const json_t *json, struct constant
     return true;
 }
 
+/// What the keys of a path lead to; NULL with a message queued.
+static json_t *find_value(struct checker *checker, const struct symbol *symbol, const struct path *path)
+{
+    json_t *json = open_document(checker, symbol->file, symbol->node);
+    const char *file = name_text(checker, node_of(checker, node_of(checker, symbol->node)->slot[0])->text);
+    for (uint32_t part = symbol->part + 1; json && part < path->count; part++) {
+        json_t *inner = json_is_object(json) ? json_object_get(json, name_text(checker, path->name[part])) : NULL;
+        if (!inner)
+            report_missing(checker, file, json, path, symbol->part + 1, part);
+        json = inner;
+    }
+    return json;
+}
+
+static bool report_json(struct checker *checker, struct span span, const json_t *json, const char *wanted)
+{
+    struct diag *diag = diag_error(checker->context, E0105, span, "`%s` is %s, not %s", source_text(checker, span),
+                                   json_word(json), wanted);
+    diag_label(checker->context, diag, "in the imported JSON file");
+    return false;
+}
+
 bool json_constant(struct checker *checker, const struct symbol *symbol, const struct path *path,
                    struct constant *value)
 {
-    json_t *json = open_document(checker, symbol->file, symbol->node);
-    if (!json)
-        return false;
-    const char *file = name_text(checker, node_of(checker, node_of(checker, symbol->node)->slot[0])->text);
-    for (uint32_t part = symbol->part + 1; part < path->count; part++) {
-        json_t *inner = json_is_object(json) ? json_object_get(json, name_text(checker, path->name[part])) : NULL;
-        if (!inner)
-            return report_missing(checker, file, json, path, symbol->part + 1, part);
-        json = inner;
+    const json_t *json = find_value(checker, symbol, path);
+    return json && (convert(checker, json, value) || report_json(checker, path->whole, json, "a constant"));
+}
+
+/// `[i]` of what stands before it.
+static json_t *find_element(struct checker *checker, const struct scope *scope, node_id expression, json_t *list)
+{
+    const struct ast_node *node = node_of(checker, expression);
+    struct span place = place_of(checker, node->slot[0]), at = place_of(checker, node->slot[1]);
+    const char *name = source_text(checker, place);
+    struct constant index;
+    if (!json_is_array(list)) {
+        report_json(checker, place, list, "a list");
+        return NULL;
     }
-    if (convert(checker, json, value))
-        return true;
-    struct diag *diag = diag_error(checker->context, E0105, path->whole, "`%s` is %s, not a constant",
-                                   source_text(checker, path->whole), json_word(json));
-    diag_label(checker->context, diag, "in `%s`", file);
-    return false;
+    if (node_of(checker, node->slot[1])->next) {
+        struct diag *diag = diag_error(checker->context, E0205, place_of(checker, expression), "a list has one index");
+        diag_label(checker->context, diag, "more are given");
+        return NULL;
+    }
+    if (!evaluate_as(checker, scope, "an index", node->slot[1], CONSTANT_INTEGER, &index))
+        return NULL;
+    size_t size = json_array_size(list);
+    if (index.integer >= 0 && (uint64_t)index.integer < size)
+        return json_array_get(list, (size_t)index.integer);
+    struct diag *diag = diag_error(checker->context, E0105, at, "`%s` has no element %lld", name, (long long)index.integer);
+    diag_label(checker->context, diag, "it has %s, counted from 0", counted(checker->context, (int64_t)size, "element"));
+    return NULL;
+}
+
+/// What a chain of keys and indices below a JSON import leads to; NULL with a message queued.
+static json_t *walk(struct checker *checker, const struct scope *scope, node_id expression)
+{
+    const struct ast_node *node = node_of(checker, expression);
+    struct path path;
+    if (path_of(checker, expression, &path)) {
+        struct symbol symbol = resolve(checker, scope->file, &path, NODE_NONE, false);
+        if (symbol.kind == SYMBOL_JSON)
+            return find_value(checker, &symbol, &path);
+        if (symbol.kind)
+            diag_label(checker->context,
+                       diag_error(checker->context, E0201, path.whole, "`%s` has no elements", source_text(checker, path.whole)),
+                       "only lists of an imported JSON file have");
+        return NULL;
+    }
+    bool chain = node->kind == NODE_INDEX || node->kind == NODE_MEMBER;
+    json_t *outer = chain ? walk(checker, scope, node->slot[0]) : NULL;
+    if (!chain)
+        diag_label(checker->context, diag_error(checker->context, E0202, node->span, "this is not a constant"),
+                   "not known before a run");
+    if (!outer || node->kind == NODE_INDEX)
+        return outer ? find_element(checker, scope, expression, outer) : NULL;
+    const char *key = name_text(checker, node->text);
+    json_t *inner = json_is_object(outer) ? json_object_get(outer, key) : NULL;
+    if (!inner)
+        diag_label(checker->context,
+                   diag_error(checker->context, E0105, name_place(checker, expression), "`%s` has no key `%s`",
+                              source_text(checker, place_of(checker, node->slot[0])), key),
+                   "missing key");
+    return inner;
+}
+
+bool json_element(struct checker *checker, const struct scope *scope, node_id expression, struct constant *value)
+{
+    const json_t *json = walk(checker, scope, expression);
+    return json && (convert(checker, json, value) || report_json(checker, place_of(checker, expression), json, "a constant"));
 }

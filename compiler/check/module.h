@@ -13,6 +13,7 @@ extern const struct ir_type module_ir;
 /// What the command line changes about a program before it is checked.
 struct check_options {
     const char *pipeline;       // NULL: the only one
+    bool every_pipeline;        // with `pipeline` NULL: all that the file has
     const char *schedule;       // `ladder(n: 4)`: replaces every use; NULL: none
     const char *const *dims;    // "tokens=2048"
     uint32_t dim_count;
@@ -22,11 +23,13 @@ struct check_options {
     bool deployed;              // for an executable: weight paths stay as written, relative to its working directory
 };
 
+enum { COPY_ENGINES_MAX = 64 }; // of a device; schedules name them copy[0] to copy[63]
+
 /// Checks everything in the root file and what it uses. `module` is zeroed or empty (ir_init with module_ir); the caller
-/// frees it, also after errors. Its strings are its own (ir_str). On success the chosen pipeline is row `*pipeline` (NONE
-/// when the file has none: a library file). False when errors were queued.
+/// frees it, also after errors. Its strings are its own (ir_str). On success `*pipelines` are the rows of the chosen ones
+/// (none when the file has none: a library file). False when errors were queued.
 bool check_program(struct context *context, struct program_text *program, const struct check_options *options,
-                   struct ir *module, uint32_t *pipeline);
+                   struct ir *module, struct rows *pipelines);
 
 /// Semantic invariants of a module, after ir_check: owners cover every expert, values typed, choices cover 0..bound.
 bool module_check(const struct ir *module, char *error, size_t size);

@@ -207,7 +207,7 @@ bool resolve_item(struct checker *checker, uint32_t file, node_id node, uint16_t
     const char *wanted = item_word(kind);
     if (!path_of(checker, node, &path)) {
         struct diag *diag =
-            diag_error(checker->context, E0201, place_of(checker, node), "a %s is expected here", wanted);
+            diag_error(checker->context, E0201, place_of(checker, node), "%s %s is expected here", article(wanted), wanted);
         diag_label(checker->context, diag, "not a name");
         return false;
     }
@@ -218,9 +218,10 @@ bool resolve_item(struct checker *checker, uint32_t file, node_id node, uint16_t
     if (found == kind)
         return true;
     const char *found_word = symbol->kind == SYMBOL_ITEM ? item_word(found) : "module";
-    struct diag *diag = diag_error(checker->context, E0201, path.whole, "`%s` is a %s, but a %s is expected here",
-                                   source_text(checker, path.whole), found_word, wanted);
-    diag_label(checker->context, diag, "not a %s", wanted);
+    struct diag *diag = diag_error(checker->context, E0201, path.whole, "`%s` is %s %s, but %s %s is expected here",
+                                   source_text(checker, path.whole), article(found_word), found_word, article(wanted),
+                                   wanted);
+    diag_label(checker->context, diag, "not %s %s", article(wanted), wanted);
     if (symbol->kind == SYMBOL_ITEM)
         diag_label_at(checker->context, diag, name_place(checker, symbol->node), "defined here");
     return false;

@@ -316,6 +316,16 @@ static bool check_router(struct application *call, const struct mod_arg *args, u
         diag_label(checker->context, diag, "%lld left over", (long long)(e % g));
         return false;
     }
+    const struct mod_arg *group_score = find_arg(checker, args, count, "group_score");
+    const struct mod_arg *stray = group_k->given ? group_k : group_score && group_score->given ? group_score : NULL;
+    if (!groups->given && stray) {
+        const char *name = ir_text(checker->module, stray->name);
+        struct diag *diag = diag_error(checker->context, E0106, place_of(checker, option_place(call, name)),
+                                       "`%s` is for a router with `groups`", name);
+        diag_label(checker->context, diag, "nothing would read it");
+        diag_help(checker->context, diag, "say how many groups there are, as in `groups: 8`");
+        return false;
+    }
     if (!expect_range(checker, "group_k", group_k_node, (int64_t)group_k->number, 1, g))
         return false;
     int64_t reachable = e / g * (int64_t)group_k->number;

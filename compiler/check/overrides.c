@@ -4,13 +4,44 @@
 
 #include <string.h>
 
-/// Parses an option wrapped in an item and returns the item; 0 with messages queued.
-static node_id parse_option(struct checker *checker, struct program_text *program, const char *option, const char *text)
+/// A place in an option that was parsed inside `prefix`, as a place in the option as it was given.
+static struct span unwrapped(const struct checker *checker, struct span span, uint32_t file, uint32_t prefix)
+{
+    uint32_t size = checker->context->files[file].size;
+    span.begin = span.begin < prefix ? 0 : span.begin - prefix;
+    span.end = span.end < prefix ? 0 : span.end - prefix;
+    return (struct span){file, span.begin < size ? span.begin : size, span.end < size ? span.end : size};
+}
+
+/// Parses an option between `prefix` and `suffix`, which make an item of it, and returns that item, its places in `*file`,
+/// a source that is the option as given. 0: it is not one item; nothing is queued.
+static node_id parse_option(struct checker *checker, struct program_text *program, const char *option,
+                            const char *prefix, const char *text, const char *suffix, uint32_t *file)
 {
     struct context *context = checker->context;
-    uint32_t before = context->error_count, file = add_source(context, option, text, strlen(text), NULL);
-    node_id root = parse_file(context, &program->ast, file);
-    return root && context->error_count == before ? node_of(checker, root)->slot[0] : 0;
+    struct diag_mark mark = diag_mark(context);
+    const char *whole = context_printf(context, "%s%s%s", prefix, text, suffix);
+    uint32_t nodes = program->ast.count, wrapped = add_source(context, option, whole, strlen(whole), NULL);
+    node_id root = parse_file(context, &program->ast, wrapped);
+    bool fine = root && context->error_count == mark.errors;
+    diag_forget(context, mark);
+    *file = add_source(context, option, text, strlen(text), NULL);
+    node_id item = fine ? node_of(checker, root)->slot[0] : 0;
+    for (uint32_t i = nodes; i < program->ast.count; i++) {
+        struct ast_node *node = &program->ast.nodes[i];
+        node->span = unwrapped(checker, node->span, *file, (uint32_t)strlen(prefix));
+        node->name_span = unwrapped(checker, node->name_span, *file, (uint32_t)strlen(prefix));
+    }
+    return item && !node_of(checker, item)->next ? item : 0;
+}
+
+static bool refuse_option(struct checker *checker, uint32_t file, const char *what, const char *example)
+{
+    const struct source_file *source = &checker->context->files[file];
+    struct diag *diag =
+        diag_error(checker->context, E0003, (struct span){file, 0, source->size}, "`%s` is %s", source->text, what);
+    diag_label(checker->context, diag, "expected as in `%s`", example);
+    return false;
 }
 
 /// A new INT node at the place of another.
@@ -45,17 +76,10 @@ static node_id find_any_dim(const struct checker *checker, str_id name)
 
 static bool override_dim(struct checker *checker, struct program_text *program, const char *text)
 {
-    const char *equals = strchr(text, '=');
-    if (!equals || equals == text) {
-        uint32_t file = add_source(checker->context, "-D", text, strlen(text), NULL);
-        struct diag *diag = diag_error(checker->context, E0003, (struct span){file, 0, (uint32_t)strlen(text)},
-                                       "`%s` is no `NAME=VALUE`", text);
-        diag_label(checker->context, diag, "expected as in `tokens=2048`");
-        return false;
-    }
-    node_id item = parse_option(checker, program, "-D", context_printf(checker->context, "const %s;", text));
+    uint32_t file;
+    node_id item = parse_option(checker, program, "-D", "const ", text, ";", &file);
     if (!item || node_of(checker, item)->kind != NODE_CONST)
-        return false;
+        return refuse_option(checker, file, "no `NAME=VALUE`", "tokens=2048");
     str_id name = node_of(checker, item)->text;
     node_id dim = find_any_dim(checker, name), value_node = node_of(checker, item)->slot[0];
     if (!dim) {
@@ -104,18 +128,11 @@ static bool load_schedules(struct checker *checker, struct program_text *program
 
 static bool override_schedule(struct checker *checker, struct program_text *program, const char *text)
 {
-    node_id item =
-        parse_option(checker, program, "--schedule", context_printf(checker->context, "pipeline p { use %s; }", text));
+    uint32_t file;
+    node_id item = parse_option(checker, program, "--schedule", "pipeline p { use ", text, "; }", &file);
     node_id use = item && node_of(checker, item)->kind == NODE_PIPELINE ? node_of(checker, item)->slot[0] : 0;
-    if (!item)
-        return false;
-    if (!use || node_of(checker, use)->kind != NODE_USE || node_of(checker, use)->next ||
-        node_of(checker, use)->slot[2] || node_of(checker, item)->next) {
-        struct diag *diag =
-            diag_error(checker->context, E0003, place_of(checker, item), "`%s` is not one schedule", text);
-        diag_label(checker->context, diag, "expected as in `ladder(n: 4)`");
-        return false;
-    }
+    if (!use || node_of(checker, use)->kind != NODE_USE || node_of(checker, use)->next || node_of(checker, use)->slot[2])
+        return refuse_option(checker, file, "not one schedule", "ladder(n: 4)");
     checker->override_use = use;
     return load_schedules(checker, program);
 }

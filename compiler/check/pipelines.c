@@ -351,6 +351,40 @@ static bool read_parts(struct checker *checker, struct symbol item, struct mod_p
     return fine && check_place(checker, item, row) && check_repeat(checker, item, row);
 }
 
+static bool check_copy_engine(struct checker *checker, const struct mod_cluster *cluster, node_id use)
+{
+    node_id index = node_of(checker, use)->slot[0];
+    if (!index || node_of(checker, index)->kind != NODE_INT)
+        return true;
+    for (uint32_t r = 0; r < cluster->members.count; r++) {
+        uint32_t number = ROW(checker->module, mod_rank, cluster->members.first + r)->device;
+        const struct mod_device *device = ROW(checker->module, mod_device, number);
+        if (node_of(checker, index)->integer < device->copies)
+            continue;
+        struct diag *diag = diag_error(checker->context, E0306, place_of(checker, use), "device `%s` has no `%s`",
+                                       ir_text(checker->module, device->name), source_text(checker, place_of(checker, use)));
+        diag_label(checker->context, diag, "it has %s", counted(checker->context, device->copies, "copy engine"));
+        return false;
+    }
+    return true;
+}
+
+/// Copy engines by number, where the target is a machine that has just so many of them. On the CPU they are only names.
+static bool check_copy_engines(struct checker *checker, const struct mod_pipeline *row)
+{
+    const struct mod_cluster *cluster = ROW(checker->module, mod_cluster, row->cluster);
+    const struct ast *ast = &checker->program->ast;
+    bool fine = true;
+    for (uint32_t u = 0; u < row->uses.count && row->target == target_cuda; u++) {
+        uint32_t number = ROW(checker->module, mod_use, row->uses.first + u)->schedule;
+        node_id block = node_of(checker, ROW(checker->module, mod_schedule, number)->node)->slot[2];
+        EACH_NODE(ast, stream, node_of(checker, block)->slot[0])
+            EACH_NODE(ast, use, node_of(checker, stream)->kind == NODE_STREAM ? node_of(checker, stream)->slot[1] : 0)
+                fine = check_copy_engine(checker, cluster, use) && fine;
+    }
+    return fine;
+}
+
 /// Monitors do not run yet: one that a pipeline names is checked, and a note says so.
 static bool read_monitor(struct checker *checker, struct symbol item)
 {
@@ -387,7 +421,7 @@ static bool read_pipeline(struct checker *checker, struct symbol item, struct mo
     fine = read_monitor(checker, item) && check_pipeline_budgets(checker, item) && fine;
     if (layer.node)
         fine = read_uses(checker, item, layer, row) && fine;
-    return fine && parts;
+    return fine && parts && check_copy_engines(checker, row);
 }
 
 uint32_t elaborate_pipeline(struct checker *checker, struct symbol item)

@@ -47,11 +47,6 @@ struct span statement_place(const struct checker *checker, node_id node)
     return span;
 }
 
-static const char *article(const char *what)
-{
-    return strchr("aeio", what[0]) ? "an" : "a";
-}
-
 void suggest(struct checker *checker, struct diag *diag, const char *what, const char *name, struct span span,
              const struct names *candidates)
 {

@@ -243,8 +243,13 @@ static void check_engines(struct schedule_scope *scope, node_id uses)
             known = !strcmp(engine_words[i], name);
         if (!known)
             report_unknown(checker, "engine", name, name_place(checker, id), &candidates);
+        node_id index = node_of(checker, id)->slot[0];
+        if (known && index && strcmp(name, engine_words[engine_copy]) != 0) {
+            report_single_engine(checker, id);
+            known = false;
+        }
         scope->fine = scope->fine && known;
-        check_expression(scope, node_of(checker, id)->slot[0]);
+        check_expression(scope, index);
     }
 }
 

@@ -164,14 +164,15 @@ static void report_param(struct checker *checker, node_id attribute, const struc
     suggest(checker, diag, "parameter", name, name_place(checker, attribute), &candidates);
 }
 
-static bool check_complete(struct checker *checker, struct symbol item, const struct mod_layer *layer)
+/// `strays`: some entries name no parameter; what they leave unmapped is the same mistake.
+static bool check_complete(struct checker *checker, struct symbol item, const struct mod_layer *layer, bool strays)
 {
     bool fine = true;
     node_id members = node_of(checker, item.node)->slot[1];
     for (uint32_t i = 0; i < layer->params.count; i++) {
         const struct mod_param *param = ROW(checker->module, mod_param, layer->params.first + i);
         const char *name = ir_text(checker->module, param->name);
-        if (find_attribute(checker, members, name))
+        if (find_attribute(checker, members, name) || strays)
             continue;
         if (param->has_default) {
             report_unbuilt(checker, name_place(checker, param->node),
@@ -254,7 +255,7 @@ static bool read_weights(struct checker *checker, struct symbol item, struct mod
         return false;
     struct mod_layer layer = *ROW(checker->module, mod_layer, row->layer);
     const char *layer_name = name_text(checker, node_of(checker, layer_item.node)->text);
-    bool fine = true;
+    bool fine = true, strays = false;
     row->entries.first = COUNT(checker->module, mod_weight);
     EACH_NODE(&checker->program->ast, id, members) {
         const char *name = name_text(checker, node_of(checker, id)->text);
@@ -263,7 +264,7 @@ static bool read_weights(struct checker *checker, struct symbol item, struct mod
         struct entry entry = {0};
         if (param == NONE) {
             report_param(checker, id, &layer, layer_name);
-            fine = false;
+            strays = true;
         } else if (first != id) {
             report_twice(checker, "parameter", name, name_place(checker, id), name_place(checker, first));
             fine = false;
@@ -277,7 +278,7 @@ static bool read_weights(struct checker *checker, struct symbol item, struct mod
             add_entry(checker, &entry, param, number);
         }
     }
-    return check_complete(checker, item, &layer) && fine;
+    return check_complete(checker, item, &layer, strays) && fine && !strays;
 }
 
 uint32_t elaborate_weights(struct checker *checker, struct symbol item)

@@ -10,9 +10,15 @@ struct slot_plan {                   // of one path, part and wave
 
 static struct diag *refuse_pool(struct lowering *l, const struct path *p, uint32_t rank, int64_t rows, int64_t bound)
 {
+    if (p->capacity <= 0 && p->pool > 0) { // a pool is a share of the slots
+        struct diag *none = lower_refuse(l, E0206, p->dispatch, "capacity",
+                                         "`capacity: 0x` leaves no slots, and so no pool, which is a share of them");
+        diag_help(l->context, none, "any capacity above 0 will do, such as `0.1x`: what finds no slot goes through the pool");
+        return none;
+    }
     struct diag *diag = lower_refuse(l, E0206, p->dispatch, "pool",
-                                     "without a pool every row needs a slot, but rank %u has %lld for %lld tokens",
-                                     rank, (long long)rows, (long long)bound);
+                                     "without a pool every row needs a slot, but rank %u has %lld for %s",
+                                     rank, (long long)rows, counted(l->context, bound, "token"));
     diag_help(l->context, diag, "give a pool, raise `capacity`, or say `overflow: error`");
     return diag;
 }

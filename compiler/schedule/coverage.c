@@ -14,11 +14,15 @@ static void issued_twice(struct elaboration *e, uint32_t first, uint32_t second)
 {
     const struct issue *unit = &e->units[second];
     const struct item *was = &e->items[e->units[first].item], *now = &e->items[unit->item];
-    bool whole = was->task == NONE && now->task == NONE;
+    bool whole = was->task == NONE && now->task == NONE, again = was->instance == now->instance;
+    node_id loop = again ? loop_around(e, span_of(e, now->instance)) : 0;
+    e->failed = true;
+    if (loop && !first_complaint(e, E0304, loop, ""))
+        return;
     struct point at = {unit->layer, unit->part, unit->piece};
     const char *label = instance_label(e, now->stage, whole ? NONE : unit->task, at);
     struct diag *diag = elaboration_error(e, E0304, span_of(e, now->instance), "`%s` is issued twice", label);
-    if (was->instance == now->instance) {
+    if (again) {
         diag_label(e->context, diag, "issued in more than one turn of the loop");
         diag_help(e->context, diag, "let its index follow the loop's, or move it out of the loop");
         return;
@@ -26,30 +30,6 @@ static void issued_twice(struct elaboration *e, uint32_t first, uint32_t second)
     diag_label(e->context, diag, "again here");
     diag_label_at(e->context, diag, span_of(e, was->instance), "first here");
     diag_help(e->context, diag, "remove one of the two");
-}
-
-/// The innermost loop around a place, below a block.
-static node_id loop_around(const struct elaboration *e, node_id block, struct span place)
-{
-    node_id found = 0;
-    EACH_NODE(e->ast, id, ast_node_of(e, block)->slot[0])
-    {
-        const struct ast_node *node = ast_node_of(e, id);
-        node_id inner = 0;
-        if (node->span.begin > place.begin || node->span.end < place.end)
-            continue;
-        if (node->kind == NODE_LOOP) {
-            inner = loop_around(e, node->slot[1], place);
-            found = inner ? inner : id;
-        }
-        for (int i = 1; i < 3 && node->kind == NODE_IF; i++) {
-            node_id branch = node->slot[i];
-            if (branch && ast_node_of(e, branch)->kind == NODE_BLOCK)
-                inner = loop_around(e, branch, place);
-            found = inner ? inner : found;
-        }
-    }
-    return found;
 }
 
 static uint32_t *cell_unit(const struct elaboration *e, uint32_t task, struct point at)
@@ -122,11 +102,12 @@ static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, u
 }
 
 /// After the loop stands `expert[3];` alone, which makes what is missing its input: continue that chain.
-static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop, uint32_t task, const char *label,
-                          struct point at)
+static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop, uint32_t task, int64_t number,
+                          const char *label)
 {
     const struct graph_task *missing = ROW(e->graph, graph_task, task);
-    diag_help(e->context, diag, "issue it after the loop");
+    struct point at = point_number(e, task, number);
+    diag_help(e->context, diag, "issue it %s the loop", number ? "after" : "before");
     for (uint32_t i = 0; i < missing->reads.count; i++) {
         uint32_t value = ROW(e->graph, graph_use, missing->reads.first + i)->value;
         uint32_t producer = ROW(e->graph, graph_value, value)->task;
@@ -146,49 +127,90 @@ static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop
     }
 }
 
-static void never_issued(struct elaboration *e, uint32_t task, bool whole, int64_t number)
+/// What of a stage is not issued: its first instance that lacks something.
+struct gap {
+    uint32_t task; // NONE: nothing is missing
+    bool whole;    // no phase of the instance is there
+    int64_t number;
+    const struct item *near; // a statement that issues others of the stage
+    node_id loop;            // around that
+};
+
+static void never_issued(struct elaboration *e, const struct gap *gap, const char *others)
 {
+    uint32_t task = gap->task;
     const struct task_info *info = &e->tasks[task];
     const struct stage_info *stage = &e->stages[info->stage];
-    struct point at = point_number(e, task, number);
-    const char *label = instance_label(e, info->stage, whole ? NONE : task, at);
-    const struct item *near = neighbour(e, task, number);
+    struct point at = point_number(e, task, gap->number);
+    const char *label = instance_label(e, info->stage, gap->whole ? NONE : task, at);
     const struct binding *bound = info->bound.given ? &info->bound : &e->whole[info->stage];
     struct span place = e->text->name_span;
-    if (near)
-        place = span_of(e, near->instance);
+    if (gap->near)
+        place = span_of(e, gap->near->instance);
     else if (bound->given)
         place = span_of(e, bound->path);
     struct diag *diag = elaboration_error(e, E0305, place, "`%s` is never issued", label);
-    if (near)
-        diag_label(e->context, diag, "%s", parts_issued(e, near, task, whole ? stage->name : info->label));
+    if (gap->near)
+        diag_label(e->context, diag, "%s", parts_issued(e, gap->near, task, gap->whole ? stage->name : info->label));
     else
         diag_label(e->context, diag, bound->given ? "bound here" : "this schedule leaves it out");
     label_splits(e, diag, info->stage);
-    node_id loop = near ? loop_around(e, e->text->slot[2], place) : 0;
-    if (loop) {
-        explain_loop(e, diag, loop, task, at);
-        suggest_chain(e, diag, loop, task, label, at);
-    } else
+    if (gap->loop)
+        explain_loop(e, diag, gap->loop, task, at);
+    if (*others)
+        diag_note(e->context, diag, "nor are %s", others);
+    if (gap->loop)
+        suggest_chain(e, diag, gap->loop, task, gap->number, label);
+    else
         diag_help(e->context, diag, "issue it: `%s;`", label);
 }
 
-/// One error per stage: the first instance that lacks something. Tasks of a stage have equally many instances.
-static void check_stage(struct elaboration *e, const struct stage_info *stage)
+/// Tasks of a stage have equally many instances.
+static struct gap find_gap(const struct elaboration *e, const struct stage_info *stage)
 {
-    for (int64_t number = 0; number < point_count(e, stage->first_task); number++) {
-        uint32_t missing = NONE;
-        bool whole = true;
+    struct gap gap = {.task = NONE};
+    for (; gap.number < point_count(e, stage->first_task); gap.number++) {
+        gap.whole = true;
         for (uint32_t t = stage->first_task; t < stage->first_task + stage->task_count; t++) {
-            if (item_of(e, t, point_number(e, t, number)))
-                whole = false;
-            else if (!left_to_rule(e, t) && missing == NONE)
-                missing = t;
+            if (item_of(e, t, point_number(e, t, gap.number)))
+                gap.whole = false;
+            else if (!left_to_rule(e, t) && gap.task == NONE)
+                gap.task = t;
         }
-        if (missing == NONE)
+        if (gap.task == NONE)
             continue;
-        never_issued(e, missing, whole, number);
-        return;
+        gap.near = neighbour(e, gap.task, gap.number);
+        gap.loop = gap.near ? loop_around(e, span_of(e, gap.near->instance)) : 0;
+        break;
+    }
+    return gap;
+}
+
+/// One mistake has one cause: a loop that stops short, or statements that are missing altogether.
+static bool same_cause(const struct gap *a, const struct gap *b)
+{
+    return a->loop ? a->loop == b->loop : !a->near && !b->near;
+}
+
+static void check_gaps(struct elaboration *e)
+{
+    struct gap *gaps = context_alloc(e->context, (e->stage_count + 1) * sizeof *gaps);
+    for (uint32_t s = 0; s < e->stage_count; s++)
+        gaps[s] = e->stages[s].named ? find_gap(e, &e->stages[s]) : (struct gap){.task = NONE};
+    for (uint32_t s = 0; s < e->stage_count; s++) {
+        const char *others = "";
+        bool said = gaps[s].task == NONE;
+        for (uint32_t before = 0; before < s && !said; before++)
+            said = gaps[before].task != NONE && same_cause(&gaps[before], &gaps[s]);
+        for (uint32_t later = s + 1; later < e->stage_count && !said; later++) {
+            const struct gap *gap = &gaps[later];
+            if (gap->task != NONE && same_cause(&gaps[s], gap))
+                others = context_printf(e->context, "%s%s`%s`", others, *others ? ", " : "",
+                                        instance_label(e, later, gap->whole ? NONE : gap->task,
+                                                       point_number(e, gap->task, gap->number)));
+        }
+        if (!said)
+            never_issued(e, &gaps[s], others);
     }
 }
 
@@ -206,7 +228,5 @@ void check_coverage(struct elaboration *e)
         else
             *cell = i;
     }
-    for (uint32_t s = 0; s < e->stage_count; s++)
-        if (e->stages[s].named)
-            check_stage(e, &e->stages[s]);
+    check_gaps(e);
 }

@@ -17,6 +17,25 @@ static uint32_t engine_mask(const struct elaboration *e, node_id uses)
     return mask;
 }
 
+/// `copy[k]`: which device will run the schedule is not known here, but none has more engines than the most.
+static bool copies_exist(struct elaboration *e, node_id uses)
+{
+    EACH_NODE(e->ast, id, uses)
+    {
+        node_id index = ast_node_of(e, id)->slot[0];
+        int64_t number = 0;
+        if (index && !evaluate_here(e, index, &number))
+            return false;
+        if (number >= 0 && number < COPY_ENGINES_MAX)
+            continue;
+        struct diag *diag = elaboration_error(e, E0307, ast_node_of(e, id)->span, "`copy[%lld]` does not exist",
+                                              (long long)number);
+        diag_label(e->context, diag, "copy engines are numbered from 0 to %d", COPY_ENGINES_MAX - 1);
+        return false;
+    }
+    return true;
+}
+
 static bool is_new_stream(struct elaboration *e, node_id id)
 {
     const struct ast_node *stream = ast_node_of(e, id);
@@ -41,6 +60,8 @@ void declare_stream(struct elaboration *e, node_id id)
         elaboration_error(e, E0206, stream->name_span, "a schedule has 1 to %d streams", STREAMS_MAX);
         return;
     }
+    if (!copies_exist(e, stream->slot[1]))
+        return;
     uint32_t engines = engine_mask(e, stream->slot[1]);
     const char *name = text_of(e->context, stream->text);
     for (int64_t i = 0; i < count; i++) {

@@ -102,6 +102,12 @@ struct order_claim { // `order a before b`: what it names is looked up after eve
     node_id instance[2], node;
 };
 
+struct complaint { // an error that statements of one loop, or stages of one stream, share: said once
+    enum diag_code code;
+    node_id cause;
+    str_id about;
+};
+
 struct claim { // `assert`, `expect`, and the names where it stands
     node_id node;
     struct name_value *names;
@@ -139,6 +145,8 @@ struct elaboration {
     uint32_t turns;    // of all loops together
     struct relation *relations;
     uint32_t relation_count, relation_capacity;
+    struct complaint *complaints;
+    uint32_t complaint_count, complaint_capacity;
     struct claim *claims;
     uint32_t claim_count, claim_capacity;
     struct order_claim *orders;
@@ -148,6 +156,7 @@ struct elaboration {
     uint32_t cells;    // of one layer
     uint32_t *unit_of; // by layer of the group and cell: the unit that issues it, or NONE
     bool failed;
+    bool undeclared;   // a declaration is wrong: what would rest on it is not asked any more
 };
 
 #define APPEND(e, array, count, capacity)                                                                     \
@@ -166,6 +175,10 @@ static inline bool is_placed_phase(uint32_t phase)
 {
     return phase == phase_pack || phase == phase_merge;
 }
+/// The innermost loop around a place of the text; 0: none.
+node_id loop_around(const struct elaboration *e, struct span place);
+/// False: the same was said for that cause (a loop, a stream) already.
+bool first_complaint(struct elaboration *e, enum diag_code code, node_id cause, const char *about);
 /// Is the task issued by the stage's instance, or placed by rule?
 bool left_to_rule(const struct elaboration *e, uint32_t task);
 /// The number of an instance of a task among a layer's.

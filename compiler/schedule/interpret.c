@@ -299,20 +299,43 @@ static void refuse(struct elaboration *e, node_id id)
     elaboration_error(e, E0901, span_of(e, id), "%s is not built yet", what);
 }
 
-static void run_statement(struct elaboration *e, node_id id)
+/// Declarations: when one is wrong, everything that names what it declares would be one more error for the same mistake.
+static bool declare(struct elaboration *e, node_id id)
 {
     const struct ast_node *statement = ast_node_of(e, id);
+    bool failed = e->failed;
+    e->failed = false;
     switch (statement->kind) {
     case NODE_SPLIT:
         declare_split(e, id);
         break;
     case NODE_STREAM:
-        if (statement->slot[0])
-            declare_stream(e, id);
+        declare_stream(e, id);
+        break;
+    case NODE_LET:
+        run_let(e, statement);
         break;
     case NODE_BIND:
-        declare_bind(e, id);
+        if (!e->undeclared)
+            declare_bind(e, id);
         break;
+    default:
+        e->failed = failed;
+        return false;
+    }
+    e->undeclared = e->undeclared || e->failed;
+    e->failed = e->failed || failed;
+    return true;
+}
+
+static void run_statement(struct elaboration *e, node_id id)
+{
+    const struct ast_node *statement = ast_node_of(e, id);
+    if (statement->kind == NODE_STREAM && !statement->slot[0]) // declared before the statements
+        return;
+    if (declare(e, id) || e->undeclared)
+        return;
+    switch (statement->kind) {
     case NODE_LOOP:
         run_loop(e, id);
         break;
@@ -327,9 +350,6 @@ static void run_statement(struct elaboration *e, node_id id)
         break;
     case NODE_DEFER:
         run_defer(e, id);
-        break;
-    case NODE_LET:
-        run_let(e, statement);
         break;
     case NODE_FLOW:
         run_flow(e, id);
@@ -352,7 +372,7 @@ void interpret_block(struct elaboration *e, node_id block)
     EACH_NODE(e->ast, id, ast_node_of(e, block)->slot[0])
     {
         if (ast_node_of(e, id)->kind == NODE_STREAM && !ast_node_of(e, id)->slot[0])
-            declare_stream(e, id); // known before the statements, in whichever order they stand
+            declare(e, id); // known before the statements, in whichever order they stand
     }
     EACH_NODE(e->ast, id, ast_node_of(e, block)->slot[0])
     {

@@ -106,3 +106,41 @@ bool left_to_rule(const struct elaboration *e, uint32_t task)
     const struct binding *whole = &e->whole[info->stage];
     return is_placed_phase(info->phase) && !info->bound.given && !(whole->given && whole->sms > 0);
 }
+
+static node_id loop_in_block(const struct elaboration *e, node_id block, struct span place)
+{
+    node_id found = 0;
+    EACH_NODE(e->ast, id, ast_node_of(e, block)->slot[0])
+    {
+        const struct ast_node *node = ast_node_of(e, id);
+        node_id inner = 0;
+        if (node->span.begin > place.begin || node->span.end < place.end)
+            continue;
+        if (node->kind == NODE_LOOP) {
+            inner = loop_in_block(e, node->slot[1], place);
+            found = inner ? inner : id;
+        }
+        for (int i = 1; i < 3 && node->kind == NODE_IF; i++) {
+            node_id branch = node->slot[i];
+            if (branch && ast_node_of(e, branch)->kind == NODE_BLOCK)
+                inner = loop_in_block(e, branch, place);
+            found = inner ? inner : found;
+        }
+    }
+    return found;
+}
+
+node_id loop_around(const struct elaboration *e, struct span place)
+{
+    return loop_in_block(e, e->text->slot[2], place);
+}
+
+bool first_complaint(struct elaboration *e, enum diag_code code, node_id cause, const char *about)
+{
+    struct complaint complaint = {code, cause, intern(e->context, about)};
+    for (uint32_t i = 0; i < e->complaint_count; i++)
+        if (e->complaints[i].code == code && e->complaints[i].cause == cause && e->complaints[i].about == complaint.about)
+            return false;
+    *APPEND(e, complaints, complaint_count, complaint_capacity) = complaint;
+    return true;
+}

@@ -57,6 +57,9 @@ static void check_engines(struct elaboration *e, const struct item *item, uint32
     uint32_t lacking = e->tasks[task].engines & ~have;
     if (!lacking)
         return;
+    e->failed = true;
+    if (!first_complaint(e, E0306, e->streams[stream].node, engine_names(e->context, lacking)))
+        return;
     bool chosen_here = item->stream == stream || !binding->given;
     struct span place = span_of(e, chosen_here ? item->instance : binding->path);
     struct diag *diag =

@@ -345,6 +345,10 @@ static bool out_of_range(struct elaboration *e, const struct ast_node *instance,
         if (evaluate_here(e, index, &value))
             list = context_printf(e->context, "%s%s%lld", list, *list ? "," : "", (long long)value);
     }
+    node_id loop = loop_around(e, instance->span);
+    e->failed = true;
+    if (loop && !first_complaint(e, E0307, loop, list))
+        return false;
     struct diag *diag = elaboration_error(e, E0307, instance->span, "`%s[%s]` does not exist", text, list);
     diag_label(e->context, diag, "index out of range");
     label_splits(e, diag, stage);

@@ -29,9 +29,11 @@ static void check_path(struct checked *checked, const char *path, const struct c
     if (setjmp(checked->context.fatal)) {
         CU_FAIL_FATAL("the checker ended in a fatal error");
     }
+    struct rows pipelines = {0};
     checked->loaded = load_program(&checked->context, &checked->program, path);
     checked->fine = checked->loaded &&
-                    check_program(&checked->context, &checked->program, options, &checked->module, &checked->pipeline);
+                    check_program(&checked->context, &checked->program, options, &checked->module, &pipelines);
+    checked->pipeline = pipelines.count ? pipelines.first : NONE;
 }
 
 static void release(struct checked *checked)
@@ -101,7 +103,8 @@ static int make_folder(void)
         return 1;
     write_file("config.json",
                "{\"hidden_size\": 32, \"scale\": 2.5, \"flag\": true, \"model_type\": \"tiny\", \"act\": \"relu\",\n"
-               " \"nothing\": null, \"nested\": {\"depth\": 3}}");
+               " \"nothing\": null, \"nested\": {\"depth\": 3},\n"
+               " \"sizes\": [32, [5], {\"deep\": \"silu\"}]}");
     write_file("broken.json", "{\"a\": }");
     write_file("list.json", "[1]");
     write_file("empty.json", "");
@@ -321,6 +324,8 @@ static void test_good_lines(void)
 {
     static const struct bad_line good[] = {
         {6, "dim hidden = hf.nested.depth * 8 + 8;", ""},
+        {6, "dim hidden = hf.sizes[hf.nested.depth - 3];", ""},
+        {16, "    stage expert: yd = swiglu(xd, w_gate_up, w_down, activation: hf.sizes[2].deep);", ""},
         {7, "dim ffn = (7 / 2) * 16 + 16 - -5 mod 3 + 1;", ""},
         {9, "const share = 10%; const a = 1GB / 2s; const b = 400Gbps * 1ms; const c = not true or 1 < 2;", ""},
         {9, "format f = fp8_e4m3 { block: [1, 128], scale: ue8m0 };", ""},
@@ -431,11 +436,15 @@ static void test_dims(void)
     CU_ASSERT_EQUAL(layer->tokens_bound, 2048);
     CU_ASSERT_EQUAL(ROW(&checked.module, mod_param, layer->params.first + 2)->dims[2], 16);
     release(&checked);
-    static const char *const wrong[][2] = {{"token=3", "-D:1:7: error[E0101]: unknown dim `token`"},
+    static const char *const wrong[][2] = {{"token=3", "-D:1:1: error[E0101]: unknown dim `token`"},
                                            {"tokens", "-D:1:1: error[E0003]"},
-                                           {"tokens=0", "-D:1:14: error[E0206]"},
-                                           {"tokens=1.5", "-D:1:14: error[E0201]"},
-                                           {"tokens=;", "-D:1:"}};
+                                           {"tokens=0", "-D:1:8: error[E0206]"},
+                                           {"tokens=1.5", "-D:1:8: error[E0201]"},
+                                           {"tokens=;", "-D:1:1: error[E0003]: `tokens=;` is no `NAME=VALUE`"},
+                                           {"tokens=16; dim zz=3", "-D:1:1: error[E0003]"},
+                                           {"tokens=16;", "-D:1:1: error[E0003]"},
+                                           {"tokens=16 // five", "-D:1:1: error[E0003]"},
+                                           {"", "-D:1:1: error[E0003]"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct check_options one = {.layer = -1, .dims = wrong[i], .dim_count = 1};
         check_line(&checked, 0, "", &one);
@@ -472,8 +481,10 @@ static void test_schedule_text(void)
     static const char *const wrong[][2] = {{"laddr", "E0101]: unknown schedule `laddr`"},
                                            {"ladder(n: 9)", "E0206]: `n` is 9, out of range"},
                                            {"ladder(m: 2)", "E0106]: schedule `ladder` has no knob `m`"},
-                                           {"ladder(", "--schedule:1:"},
-                                           {"serial; use serial", "E0003]"}};
+                                           {"ladder(", "--schedule:1:1: error[E0003]: `ladder(` is not one schedule"},
+                                           {"serial when tokens > 3", "--schedule:1:1: error[E0003]"},
+                                           {"serial; } pipeline q { use serial", "--schedule:1:1: error[E0003]"},
+                                           {"serial; use serial", "--schedule:1:1: error[E0003]"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct check_options options = {.layer = -1, .schedule = wrong[i][0]};
         check_line(&checked, 0, "", &options);
@@ -498,6 +509,32 @@ static void test_target_and_pipeline(void)
     expect_error(&checked, "--pipeline:1:1: error[E0101]: unknown pipeline `mian`");
     check_line(&checked, 57, "} pipeline second { layer = moe; }", &no_options);
     expect_error(&checked, "the file has several pipelines: main, second");
+    struct check_options every = {.layer = -1, .every_pipeline = true};
+    check_line(&checked, 57, "} pipeline second { layer = moe; }", &every);
+    expect_error(&checked, ":57:12: error[E0107]: pipeline `second` lacks `cluster`");
+    check_line(&checked, 57, "} pipeline second { layer = moe; cluster = pair; placement = spread; use serial; }", &every);
+    expect_fine(&checked, "two pipelines");
+    CU_ASSERT_EQUAL(COUNT(&checked.module, mod_pipeline), 2);
+    release(&checked);
+}
+
+/// What works, and is worth a word.
+static void test_warnings(void)
+{
+    static const struct bad_line rows[] = {
+        {56, "    use serial; use ladder(n: 2);", ":56:17: warning[E0309]: this `use` is never reached\n"},
+        {56, "    use serial;", ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct checked checked;
+        check_line(&checked, rows[i].line, rows[i].text, &no_options);
+        char *said = errors_of(&checked, DIAG_SHORT);
+        CU_ASSERT_TRUE(checked.fine);
+        CU_ASSERT_PTR_NOT_NULL(strstr(said, rows[i].code));
+        CU_ASSERT_EQUAL(checked.context.warning_count, *rows[i].code != 0);
+        free(said);
+        release(&checked);
+    }
 }
 
 /// What an alias shows: the file's own names and those it imports, its constants too.
@@ -615,6 +652,7 @@ void suite_check(void)
     CU_add_test(suite, "-D", test_dims);
     CU_add_test(suite, "--schedule", test_schedule_text);
     CU_add_test(suite, "--target and --pipeline", test_target_and_pipeline);
+    CU_add_test(suite, "warnings", test_warnings);
     CU_add_test(suite, "aliases", test_alias);
     CU_add_test(suite, "unused libraries", test_unused_library);
     CU_add_test(suite, "expressions of schedules", test_evaluation);

@@ -47,8 +47,10 @@ static void check_places(struct checked *c, int experts, int groups, const char 
     if (setjmp(c->context.fatal))
         CU_FAIL_FATAL("the checker ended in a fatal error");
     const struct check_options options = {.layer = -1};
+    struct rows pipelines = {0};
     c->fine = load_program(&c->context, &c->program, path) &&
-              check_program(&c->context, &c->program, &options, &c->module, &c->pipeline);
+              check_program(&c->context, &c->program, &options, &c->module, &pipelines);
+    c->pipeline = pipelines.count ? pipelines.first : NONE;
     unlink(path);
 }
 

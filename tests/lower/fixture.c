@@ -60,9 +60,11 @@ static bool write_source(const struct setting *s, const char *path)
 static void compile_setting(struct lowered *l, const struct setting *s, const char *path)
 {
     struct check_options options = {.layer = -1};
+    struct rows pipelines;
     if (!load_program(&l->context, &l->program, path) ||
-        !check_program(&l->context, &l->program, &options, &l->module, &l->pipeline))
+        !check_program(&l->context, &l->program, &options, &l->module, &pipelines))
         return;
+    l->pipeline = pipelines.first;
     const struct mod_pipeline *pipeline = ROW(&l->module, mod_pipeline, l->pipeline);
     uint32_t use = pipeline->uses.first, none = NONE;
     if (!build_graph(&l->context, &l->program, &l->module, pipeline->layer, &l->graph) ||

@@ -224,6 +224,9 @@ static const struct schedule_case refused[] = {
      "route; dispatch; expert; combine; }\n",
      "E0306 2:6", NULL},
     {WHOLE "route; dispatch.pack; dispatch; expert; combine; }\n", "E0306 1:158", NULL},
+    {"schedule s for moe { stream comp uses sm; stream tx uses net_out, copy[-1];\n}\n", "E0307 1:67", NULL},
+    {"schedule s for moe { stream comp uses sm; stream tx uses net_out, copy[64]; bind dispatch to tx;\n}\n",
+     "E0307 1:67", NULL},
     // indices
     {SPLIT(2) "for i in 0..3 { route[i]; dispatch[i]; expert[i]; combine[i]; } }\n", "E0307 2:17", NULL},
     {SPLIT(2) "for i in 0..2 { route[i-1]; } }\n", "E0307 2:17", NULL},
@@ -253,7 +256,9 @@ static const struct schedule_case refused[] = {
     {SPLIT(2) "pipelined i in 0..2 { route[2*i]; } }\n", "E0309 2:29", NULL},
     {WHOLE "route; split tokens into 2 as i; }\n", "E0309 2:8", NULL},
     {SPLIT(2) "split tokens into 2 as k; }\n", "E0102 2:1", NULL},
-    {SPLIT(0) "}\n", "E0206 1:40", NULL},
+    {SPLIT(0) "for i in 0..2 { route[i]; dispatch[i]; expert[i]; combine[i]; } }\n", "E0206 1:40", NULL},
+    {SPLIT(2) "let j = 1 / 0; for i in 0..2 { route[j]; dispatch[j]; expert[i]; combine[i]; } }\n", "E0202 2:9", NULL},
+    {SPLIT(2) "for k in 0..2 { route[i]; dispatch[i]; expert[i]; combine[i]; } }\n", "E0101 2:23", NULL},
     {SPLIT(2) "let n = 1; let n = 2; }\n", "E0102 2:16", NULL},
     // waves of experts
     {WAVES(2) "}\n", "E0305 1:157", NULL},
