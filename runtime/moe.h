@@ -154,7 +154,7 @@ moe_status moe_session_trace(const moe_session *session, const char *path);
 /// The same as text, `columns` wide, one line per rank and stream. Free with free().
 moe_status moe_session_gantt(const moe_session *session, uint32_t columns, char **text);
 
-/// Words for the last error of this session.
+/// Words for the last error of this session; empty after a load or step that went well.
 const char *moe_session_error(const moe_session *session);
 
 #pragma GCC visibility pop

@@ -38,6 +38,17 @@ $m check --diagnostics=json examples/errors/02_unit.moe 2>"$folder/json"
 python3 -c 'import json,sys; [json.loads(l) for l in open(sys.argv[1])]' "$folder/json" 2>/dev/null || command -v python3 >/dev/null || true
 $m check --diagnostics=short examples/errors/02_unit.moe 2>&1 | grep -q '^examples/errors/02_unit.moe:8:41: error\[E0002\]: ' || wrong=1
 $m run examples/hello.moe --tokens 16 --emit=plan >"$folder/plan" 2>/dev/null && head -n 1 "$folder/plan" | grep -q '^ir plan' || wrong=1
+# Every pipeline of a file is checked; a run needs to know which one.
+{ cat examples/hello.moe; sed -n '/^pipeline/,$p' examples/hello.moe | sed 's/hello/again/; s/placement = .*/placement = nowhere;/'; } >"$folder/two.moe"
+expect 1 "unknown placement .nowhere" $m check "$folder/two.moe"
+expect 0 "pipeline hello" $m check --pipeline hello "$folder/two.moe"
+expect 1 "several pipelines: hello, again" $m run "$folder/two.moe" --tokens 4
+sed -i 's/= nowhere/= two_each/' "$folder/two.moe"
+expect 0 "pipelines hello, again" $m check "$folder/two.moe"
+# A file is named once.
+expect 3 "^moecc: $folder/none.plan: No such file" $m inspect "$folder/none.plan"
+expect 1 "^moecc: examples/hello.moe: carries no plan" $m inspect examples/hello.moe
+expect 2 "too many .-D" $m check $(seq -f '-D tokens=%g' 1 33) examples/hello.moe
 # A file named without its folder still finds what it imports from beside it.
 (cd examples/errors && ../../build/moecc check 06_overlap_dep.moe 2>&1 | grep -q 'error\[E0301\]') || wrong=1
 exit $wrong

@@ -244,6 +244,11 @@ static void test_input(void)
     d.steps[0].given_weights = d.weights;
     CU_ASSERT_EQUAL(moe_session_run(session, d.steps, 2), MOE_OK); // such errors do not break a session
     CU_ASSERT(data_right(&d));
+    CU_ASSERT_STRING_EQUAL(moe_session_error(session), ""); // nor do their words outlive what follows
+    CU_ASSERT_NOT_EQUAL(moe_session_load(session, "/no such folder"), MOE_OK);
+    CU_ASSERT_PTR_NOT_NULL(strstr(moe_session_error(session), "/no such folder"));
+    CU_ASSERT_EQUAL(moe_session_load(session, "random"), MOE_OK);
+    CU_ASSERT_STRING_EQUAL(moe_session_error(session), "");
     // Figures are the last step's, also after a refused one and when the caller's array is gone.
     int64_t total = d.steps[0].tokens + d.steps[1].tokens;
     expect_input_error(session, &d, 1, "rank 1 is given no step");

@@ -152,6 +152,7 @@ static void test_one_error_per_mistake(void)
     check_errors("const a = @@ \xc3\xa9;\n/* open", "t:1:11: error[E0004]: unexpected character `@`\n"
                                                     "t:1:14: error[E0004]: unexpected character `\xc3\xa9`\n"
                                                     "t:2:1: error[E0005]: this comment does not end\n");
+    check_errors("/* \xc3\xa9 */ const b = @;\n", "t:1:19: error[E0004]: unexpected character `@`\n"); // not bytes
     check_errors("const a = \xff;\n", "t:1:11: error[E0004]: this is not UTF-8\n");
 }
 
