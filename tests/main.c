@@ -28,6 +28,7 @@
     S(invariants) \
     S(shapes)     \
     S(schedules)  \
+    S(library)    \
     S(clusters)   \
     S(races)      \
     S(proof)      \

@@ -107,6 +107,8 @@ static moe_status run_session(const moe_plan *plan, const struct run *run, const
         snprintf(outcome->error, sizeof outcome->error, "%s", moe_last_error());
         return status;
     }
+    if (run->external)
+        moe_session_extern(session, "attn", run->external, NULL);
     status = moe_session_load(session, run->weights ? run->weights : "random");
     for (int i = 0; status == MOE_OK && i < (run->steps ? run->steps : 1); i++)
         status = moe_session_run(session, b->steps, ranks);

@@ -44,6 +44,7 @@ struct run {
     moe_options options;
     int steps;                  // 0: one
     const char *trace;          // file for the last step's timeline
+    moe_extern_fn *external;    // for the stage `attn`; NULL: the plan has none
 };
 
 struct outcome run_plan_once(moe_plan *plan, const struct run *run);
