@@ -113,6 +113,7 @@ static void begin_rank(struct rank *rank)
         memset(x->arrived, 0, ranks * sizeof *x->arrived);
         memset(x->mine, 0, 9 * row); // mine .. awaited lie one after the other
         x->received = 0;
+        x->leaving = 0;
         x->rounds = 0;
     }
     clear_controls(rank);

@@ -30,6 +30,7 @@
     S(schedules)  \
     S(library)    \
     S(clusters)   \
+    S(links)      \
     S(races)      \
     S(proof)      \
     S(explain)    \

@@ -51,7 +51,7 @@ static const struct option OPTIONS[] = {
     {"--target", OPTION_TEXT, FIELD(target), "cpu|sim", "device; `sim` runs on a virtual clock"},
     {"--cpu-level", OPTION_TEXT, FIELD(cpu_level), "L", "kernel level: v2 v3 v4 bf16 amx"},
     {"--emulate-links", OPTION_FLAG, FIELD(emulate_links), NULL,
-     "obey the cluster's bandwidth and latency (not built yet)"},
+     "messages take what the cluster's bandwidth and latency say"},
     {"--extern", OPTION_EXTERN, FIELD(extern_stages), "NAME=identity|busy:TIME|LIB.so:symbol",
      "what stands for an extern stage; default identity"},
     {"--inject", OPTION_TEXT, FIELD(fault), "FAULT", "testing: drop:RANK, double:RANK, misroute:RANK"},
@@ -236,9 +236,7 @@ const char *run_option_nearest(const char *given)
 bool run_options_check(const struct run_options *options, char *error, size_t size)
 {
     const char *problem = NULL;
-    if (options->emulate_links)
-        problem = "`--emulate-links` is not built yet";
-    else if (options->input && options->token_counts)
+    if (options->input && options->token_counts)
         problem = "`--input` and `--tokens` exclude each other";
     else if (options->quiet && options->verbose)
         problem = "`-q` and `-v` exclude each other";

@@ -157,6 +157,7 @@ static int make_session(struct run *run)
                            .timeout_s = o->timeout_s,
                            .seed = o->seed,
                            .trace = o->trace || o->gantt,
+                           .emulate_links = o->emulate_links,
                            .fault = o->fault,
                            .log = o->verbose ? show_log : NULL,
                            .log_user = run,

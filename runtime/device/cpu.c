@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/exec/session.h"
+#include "runtime/transport/emulate.h"
 
 enum { GRACE_NS = 2000000000 };
 
@@ -18,14 +19,27 @@ static int64_t cpu_now(const struct stream *s)
     return clock_ns() - s->rank->session->step_begin;
 }
 
-static void cpu_arrive(struct stream *s, uint32_t exchange, uint32_t peer, int64_t bytes, int64_t begin)
+static bool cpu_carry(const struct passage *p)
 {
-    struct rank *to = &s->rank->session->ranks[peer];
-    event_add(&to->exchanges[exchange].arrived[s->rank->number], 1);
-    spans_add(
-        &s->messages,
-        (struct span_record){
-            .begin = begin, .end = cpu_now(s), .bytes = bytes, .peer = peer, .instr = s->plan->instrs.first + s->pc});
+    struct stream *s = p->stream;
+    if (s->rank->session->emulation)
+        return emulate_carry(p);
+    struct span_record record = passage_record(p, cpu_now(s));
+    for (uint32_t i = 0; i < 2; i++)
+        if (p->piece[i].bytes)
+            memcpy(p->piece[i].to, p->piece[i].from, (size_t)p->piece[i].bytes);
+    event_add(&s->rank->session->ranks[p->peer].exchanges[p->exchange].arrived[s->rank->number], 1);
+    record.end = cpu_now(s);
+    spans_add(&s->messages, record);
+    return true;
+}
+
+static void cpu_sent(struct stream *s, uint32_t exchange)
+{
+    if (s->rank->session->emulation)
+        emulate_sent(s, exchange);
+    else
+        event_add(&s->rank->exchanges[exchange].arrived[s->rank->number], 1);
 }
 
 /// Whether anything has moved in the session: a stream that waits long for another's honest work is not stuck.
@@ -53,7 +67,7 @@ static struct watch watch_begin(const struct moe_session *session, int64_t patie
 static bool watch_over(const struct moe_session *session, struct watch *w)
 {
     uint64_t now = total_progress(session);
-    if (now != w->seen) {
+    if (now != w->seen || emulate_moves(session)) {
         w->seen = now;
         w->deadline = clock_ns() + w->patience;
     }
@@ -136,6 +150,7 @@ static void *stream_main(void *argument)
     struct stream *s = argument;
     struct moe_session *session = s->rank->session;
     uint32_t seen = 0;
+    thread_prefer_short();
     for (;;) {
         while (atomic_load(&session->epoch) == seen)
             futex_sleep(&session->epoch, seen, FUTEX_FOREVER_NS);
@@ -155,7 +170,7 @@ static bool cpu_create(struct moe_session *session)
         return false;
     session->device_state = state;
     state->count = count;
-    if (!pool_start(&session->pool))
+    if (!pool_start(&session->pool) || (session->options.emulate_links && !emulate_start(session)))
         return false;
     for (; state->threads < count; state->threads++) {
         struct stream *s = &session->ranks[state->threads / session->streams_per_rank]
@@ -179,6 +194,7 @@ static void cpu_destroy(struct moe_session *session)
     for (uint32_t i = 0; state && i < state->threads; i++)
         if (pthread_timedjoin_np(state->streams[i]->thread, NULL, &until) != 0)
             session->stuck = true;
+    emulate_stop(session);
     if (!pool_stop(&session->pool))
         session->stuck = true;
 }
@@ -187,7 +203,10 @@ static void cpu_run(struct moe_session *session)
 {
     const struct cpu_state *state = session->device_state;
     uint64_t target = atomic_load(&session->finished.value) + state->count;
-    session->step_begin = clock_ns();
+    if (session->emulation)
+        emulate_reset(session);
+    else
+        session->step_begin = clock_ns();
     atomic_fetch_add(&session->epoch, 1);
     futex_wake(&session->epoch, INT_MAX);
     // Streams end by themselves, failed or not; only a kernel that never returns on a stream's own thread does not.
@@ -210,4 +229,5 @@ const struct device_ops device_cpu = {.name = "cpu",
                                       .run = cpu_run,
                                       .launch = cpu_launch,
                                       .now = cpu_now,
-                                      .arrive = cpu_arrive};
+                                      .carry = cpu_carry,
+                                      .sent = cpu_sent};

@@ -1,19 +1,13 @@
 // The simulated device: the same instructions, driven by one thread with a virtual clock. A launch really runs, at its
-// start, and takes its predicted cost; a message's bytes are copied when it is sent and arrive after latency and
-// bytes / bandwidth of the axis between its ranks. Launches of a rank follow one another on its SMs, messages on each
-// axis' links at both ends. Always the earliest event goes first, so results and times are the same in every run.
-#include <string.h>
+// start, and takes its predicted cost; a message's bytes are copied when it is sent and arrive when the links between its
+// ranks have brought them (links.h). Launches of a rank follow one another on its SMs. Always the earliest event goes first, so results and times are the same in every run.
+#include <math.h>
 
 #include "runtime/exec/session.h"
-
-struct arrival {
-    double time;
-    struct event *event;
-};
+#include "runtime/transport/links.h"
 
 struct sim_state {
-    struct arrival *pending; // messages under way, in no order
-    uint32_t count, capacity;
+    struct links *links;
     double now;
 };
 
@@ -41,28 +35,23 @@ static bool sim_launch(struct stream *s, struct launch *launch, double cost)
     return true;
 }
 
-static void sim_arrive(struct stream *s, uint32_t exchange, uint32_t peer, int64_t bytes, int64_t begin)
+static struct links *links_of(const struct stream *s)
 {
-    struct moe_session *session = s->rank->session;
-    struct sim_state *sim = session->device_state;
-    struct rank *from = s->rank, *to = &session->ranks[peer];
-    uint32_t number = axis_between(session->ir, from->number, peer);
-    const struct plan_axis *axis = axis_at(session->ir, number);
-    double start = s->time, latency = axis->latency;
-    start = from->out_free[number] > start ? from->out_free[number] : start;
-    start = to->in_free[number] > start ? to->in_free[number] : start;
-    double busy = axis->bandwidth > 0 ? (double)bytes * 1e9 / axis->bandwidth : 0;
-    from->out_free[number] = to->in_free[number] = start + busy;
-    if (sim->count < sim->capacity)
-        sim->pending[sim->count++] =
-            (struct arrival){start + busy + latency, &to->exchanges[exchange].arrived[from->number]};
-    else
-        session_fail(session, MOE_NO_MEMORY, "sim: more than %u messages under way", sim->capacity);
-    spans_add(&s->messages, (struct span_record){.begin = begin,
-                                                 .end = (int64_t)(start + busy + latency),
-                                                 .peer = peer,
-                                                 .bytes = bytes,
-                                                 .instr = s->plan->instrs.first + s->pc});
+    return ((struct sim_state *)s->rank->session->device_state)->links;
+}
+
+static bool sim_carry(const struct passage *p)
+{
+    struct links *links = links_of(p->stream);
+    if (!links_start(links, p, spans_add(&p->stream->messages, passage_record(p, sim_now(p->stream)))))
+        return false;
+    links_copy(links, INT64_MAX);
+    return true;
+}
+
+static void sim_sent(struct stream *s, uint32_t exchange)
+{
+    links_sent(s->rank, exchange);
 }
 
 /// The stream that acts next: the earliest that is neither blocked nor finished; ties by rank, then stream.
@@ -76,15 +65,6 @@ static struct stream *next_stream(struct moe_session *session)
                 best = s;
         }
     }
-    return best;
-}
-
-static uint32_t next_arrival(const struct sim_state *sim)
-{
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < sim->count; i++)
-        if (sim->pending[i].time < sim->pending[best].time)
-            best = i;
     return best;
 }
 
@@ -136,25 +116,21 @@ static void advance(struct stream *s)
 static void sim_run(struct moe_session *session)
 {
     struct sim_state *sim = session->device_state;
-    sim->count = 0;
     sim->now = 0;
+    links_reset(sim->links);
     session->step_begin = 0;
     double end = 0;
-    for (uint32_t r = 0; r < session->info->ranks; r++) {
-        struct rank *rank = &session->ranks[r];
-        rank->sm_free = 0;
-        memset(rank->out_free, 0, sizeof rank->out_free);
-        memset(rank->in_free, 0, sizeof rank->in_free);
-    }
+    for (uint32_t r = 0; r < session->info->ranks; r++)
+        session->ranks[r].sm_free = 0;
     while (!session_failed(session)) {
         struct stream *s = next_stream(session);
-        uint32_t a = next_arrival(sim);
-        if (sim->count && (!s || sim->pending[a].time <= s->time)) {
-            sim->now = sim->pending[a].time;
-            event_add(sim->pending[a].event, 1);
-            sim->pending[a] = sim->pending[--sim->count];
+        double passed = links_next(sim->links);
+        if (!isinf(passed) && (!s || passed <= s->time)) {
+            sim->now = passed;
+            links_advance(sim->links, passed);
         } else if (s) {
             sim->now = s->time;
+            links_advance(sim->links, s->time);
             advance(s);
             end = s->time > end ? s->time : end;
         } else {
@@ -179,11 +155,7 @@ static bool sim_create(struct moe_session *session)
     if (!sim)
         return false;
     session->device_state = sim;
-    for (uint32_t r = 0; r < session->info->ranks; r++)
-        for (uint32_t i = 0; i < session->streams_per_rank; i++)
-            sim->capacity += session->ranks[r].streams[i].messages.capacity;
-    sim->pending = session_alloc(session, sim->capacity, sizeof *sim->pending);
-    return sim->pending != NULL;
+    return (sim->links = links_create(session)) != NULL;
 }
 
 static void sim_destroy(struct moe_session *session)
@@ -197,4 +169,5 @@ const struct device_ops device_sim = {.name = "sim",
                                       .run = sim_run,
                                       .launch = sim_launch,
                                       .now = sim_now,
-                                      .arrive = sim_arrive};
+                                      .carry = sim_carry,
+                                      .sent = sim_sent};

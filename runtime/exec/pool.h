@@ -56,6 +56,9 @@ bool pool_stop(struct pool *pool);
 void pool_post(struct pool *pool, struct launch *launch);
 /// Waits until no worker looks at a finished launch any more, so that it can be used again.
 void pool_retire(struct launch *launch);
+/// For threads that mostly sleep: the calling thread asks for short turns, so that it gets a core soon after it wakes
+/// while others compute. Where the system knows no such wish, nothing changes.
+void thread_prefer_short(void);
 /// Runs units [begin, end) here.
 void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch);
 

@@ -23,6 +23,7 @@ struct moe_plan {
 struct exchange_state {
     struct event *arrived;  // messages from each source; the own one counts when the own send is done
     uint64_t received;      // receives done in this step
+    uint32_t leaving;       // emulated links: messages of the own send that have departed and not left
     int64_t *source_offset; // slots.h, both sides; of a pool, set by bin in every step
     int64_t *target_offset;
     uint32_t combine; // dispatch: the exchange that answers it
@@ -48,7 +49,7 @@ struct rank {
     struct exchange_state *exchanges; // [plan_exchange]
     struct stream *streams;           // [session->streams_per_rank]
     const moe_step *step;
-    double sm_free, out_free[MOE_MAX_AXES], in_free[MOE_MAX_AXES]; // sim: when its engines are next idle, ns
+    double sm_free; // sim: when its SMs are next idle, ns
 };
 
 /// Something that took time: an instruction of a stream, or a message. Times in ns since the step began.
@@ -63,6 +64,23 @@ struct spans {
     struct span_record *at;
     uint32_t count, capacity;
     uint32_t dropped;
+};
+
+/// Bytes to be copied.
+struct piece {
+    char *to;
+    const char *from;
+    int64_t bytes;
+};
+
+/// A message that is to go to a peer.
+struct passage {
+    struct stream *stream;
+    uint32_t exchange, peer;
+    int64_t bytes;         // on the wire
+    struct piece piece[2]; // header and rows; none: they lie there already
+    double share;          // of its send's bytes across the same axis
+    bool relayed;          // passed on: no send waits until it has left
 };
 
 struct stream {
@@ -107,8 +125,10 @@ struct device_ops {
     /// Runs a launch to its end. False: it made no progress for too long.
     bool (*launch)(struct stream *stream, struct launch *launch, double cost);
     int64_t (*now)(const struct stream *stream);
-    /// A message's bytes lie at the destination (or will, in virtual time): raise its arrival.
-    void (*arrive)(struct stream *stream, uint32_t exchange, uint32_t peer, int64_t bytes, int64_t begin);
+    /// Copies a message and raises its arrival: at once, or when links would have brought it. False: the session failed.
+    bool (*carry)(const struct passage *passage);
+    /// All messages of a send are on their way: raise the own arrival when they have left.
+    void (*sent)(struct stream *stream, uint32_t exchange);
 };
 
 struct transport_ops {
@@ -140,6 +160,7 @@ struct moe_session {
     const struct device_ops *device;
     const struct transport_ops *transport;
     void *device_state;
+    struct emulation *emulation; // of links; NULL: messages arrive at once
     struct pool pool;
     moe_kernel_fn **kernels;
     struct rank *ranks;
@@ -197,7 +218,10 @@ enum stepped executor_step(struct stream *stream, struct blocked *on);
 const struct plan_instr *stream_instr(const struct stream *stream);
 /// Tokens of a part when a rank has `tokens`.
 void part_range(const struct plan_part *part, int64_t tokens, int64_t *first, int64_t *count);
-void spans_add(struct spans *spans, struct span_record record);
+/// NULL: full, and counted as dropped.
+struct span_record *spans_add(struct spans *spans, struct span_record record);
+/// The record of a message that begins its way.
+struct span_record passage_record(const struct passage *passage, int64_t begin);
 
 void stream_begin_step(struct stream *stream);
 /// After the step: counters of all ranks agree (I2), or the session has failed.

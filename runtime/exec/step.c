@@ -39,12 +39,23 @@ void part_range(const struct plan_part *part, int64_t tokens, int64_t *first, in
     *count = tokens * part->end / part->total - *first;
 }
 
-void spans_add(struct spans *spans, struct span_record record)
+struct span_record *spans_add(struct spans *spans, struct span_record record)
 {
-    if (spans->count < spans->capacity)
-        spans->at[spans->count++] = record;
-    else
+    if (spans->count == spans->capacity) {
         spans->dropped++;
+        return NULL;
+    }
+    spans->at[spans->count] = record;
+    return &spans->at[spans->count++];
+}
+
+struct span_record passage_record(const struct passage *p, int64_t begin)
+{
+    return (struct span_record){.begin = begin,
+                                .end = begin,
+                                .bytes = p->bytes,
+                                .peer = p->peer,
+                                .instr = p->stream->plan->instrs.first + p->stream->pc};
 }
 
 /// An argument's memory: address, and how many bytes of it this instruction may use.

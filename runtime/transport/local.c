@@ -1,5 +1,5 @@
-// Ranks in one process: a message is a memcpy of a slot's used part into the peer's recv buffer, then a release of its
-// arrival counter. The verifier has shown that the peer no longer reads what is overwritten. Also keeps what a receive
+// Ranks in one process: a message is a copy of a slot's used part into the peer's recv buffer, then a release of its
+// arrival counter (device_ops.carry). The verifier has shown that the peer no longer reads what is overwritten. Also keeps what a receive
 // learns: conservation counters, and from the headers' overflow vectors the grants of the rounds to come.
 #include <string.h>
 
@@ -81,25 +81,33 @@ static bool is_direct(const struct plan_exchange *e, uint32_t a, uint32_t b)
     return !e->node || a / e->node == b / e->node;
 }
 
-static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, int64_t begin)
+/// Bytes of a direct message, and, of a combine with relays, of what is handed in with it.
+static int64_t message_bytes(struct stream *s, uint32_t exchange, uint32_t peer, const struct route *r)
+{
+    const struct plan_exchange *e = ROW(s->rank->session->ir, plan_exchange, exchange);
+    int64_t handed = e->node && e->kind == exchange_kind_combine ? relay_hand_in_bytes(s, exchange, peer) : 0;
+    return r->header_bytes + ((const struct moe_message *)(const void *)r->from_header)->rows * e->row_bytes + handed;
+}
+
+static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, const int64_t *axis_bytes)
 {
     struct rank *me = s->rank;
     struct moe_session *session = me->session;
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
     struct route r = find_route(s, exchange, peer);
     const struct moe_message *m = (const void *)r.from_header;
-    int64_t bytes = r.header_bytes + m->rows * e->row_bytes;
+    uint32_t axis = axis_between(session->ir, me->number, peer);
+    struct passage p = {.stream = s, .exchange = exchange, .peer = peer, .bytes = message_bytes(s, exchange, peer, &r)};
+    p.share = (double)p.bytes / (double)axis_bytes[axis];
+    p.piece[0] = (struct piece){r.to_header, r.from_header, r.header_bytes};
+    p.piece[1] = (struct piece){r.to_rows, r.from_rows, m->rows * e->row_bytes};
     if (m->rows > r.room)
         return session_fail(session, MOE_LOST, "rank %u has %u rows for rank %u in `%s`, which has room for %lld",
                             me->number, m->rows, peer, ir_text(session->ir, e->name), (long long)r.room);
-    memcpy(r.to_header, r.from_header, (size_t)r.header_bytes);
-    if (m->rows)
-        memcpy(r.to_rows, r.from_rows, (size_t)(m->rows * e->row_bytes));
     if (e->node && e->kind == exchange_kind_combine)
-        bytes += relay_hand_in(s, exchange, peer);
-    s->bytes_sent[axis_between(session->ir, me->number, peer)] += bytes;
-    session->device->arrive(s, exchange, peer, bytes, begin);
-    return true;
+        relay_hand_in(s, exchange, peer);
+    s->bytes_sent[axis] += p.bytes;
+    return session->device->carry(&p);
 }
 
 static enum stepped local_send(struct stream *s, uint32_t exchange)
@@ -108,7 +116,8 @@ static enum stepped local_send(struct stream *s, uint32_t exchange)
     struct moe_session *session = me->session;
     struct exchange_state *state = &me->exchanges[exchange];
     uint32_t ranks = session->info->ranks;
-    int64_t begin = session->device->now(s);
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
+    int64_t axis_bytes[MOE_MAX_AXES] = {0};
     for (uint32_t p = 0; p < ranks; p++) {
         if (p == me->number)
             continue;
@@ -117,18 +126,24 @@ static enum stepped local_send(struct stream *s, uint32_t exchange)
         state->sent_pairs[p] += m->pairs;
     }
     fault_apply(s, exchange);
+    for (uint32_t p = 0; p < ranks; p++) {
+        struct route r = {0};
+        if (p == me->number || !is_direct(e, me->number, p))
+            continue;
+        r = find_route(s, exchange, p);
+        axis_bytes[axis_between(session->ir, me->number, p)] += message_bytes(s, exchange, p, &r);
+    }
     // Each rank begins with its right neighbour, so that no receiver gets all messages at once.
-    const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
     for (uint32_t i = 1; i < ranks; i++) {
         uint32_t peer = (me->number + i) % ranks;
-        if (is_direct(e, me->number, peer) && !send_one(s, exchange, peer, begin))
+        if (is_direct(e, me->number, peer) && !send_one(s, exchange, peer, axis_bytes))
             return STEP_FAILED;
     }
-    if (e->node && e->kind == exchange_kind_dispatch)
-        relay_send(s, exchange, begin);
-    else if (e->node)
+    if (e->node && e->kind == exchange_kind_dispatch && !relay_send(s, exchange))
+        return STEP_FAILED;
+    if (e->node && e->kind == exchange_kind_combine)
         relay_hand_in(s, exchange, me->number);
-    event_add(&state->arrived[me->number], 1); // orders the own send before the own receive: recv reads own headers
+    session->device->sent(s, exchange); // orders the own send before the own receive: recv reads own headers
     return STEP_DONE;
 }
 

@@ -90,43 +90,69 @@ static int64_t send_to_relay(const struct hop *h, uint32_t node)
            rows * slots_relay_data(e);
 }
 
-/// The replies to source `s`, handed to the relay that serves it. Returns their bytes on the wire.
-static int64_t hand_in(const struct hop *h, uint32_t s)
+/// The replies to source `s`, as they lie here.
+static const char *replies_to(const struct hop *h, uint32_t s, int64_t *bytes)
+{
+    const char *slot = (const char *)h->me->bases[h->e->send] + h->me->exchanges[h->number].target_offset[s];
+    *bytes = h->e->header_bytes + ((const struct moe_message *)(const void *)slot)->rows * h->e->row_bytes;
+    return slot;
+}
+
+/// ...handed to the relay that serves it.
+static void hand_in(const struct hop *h, uint32_t s)
 {
     const struct plan_exchange *e = h->e;
     uint32_t relay = h->node * e->node + s % e->node;
-    const char *slot = (const char *)h->me->bases[e->send] + h->me->exchanges[h->number].target_offset[s];
     char *to = (char *)h->session->ranks[relay].bases[e->relay] +
                slots_gather_offset(h->ir, e, relay, h->me->number, s, h->ranks);
-    int64_t bytes = e->header_bytes + ((const struct moe_message *)(const void *)slot)->rows * e->row_bytes;
+    int64_t bytes;
+    const char *slot = replies_to(h, s, &bytes);
     memcpy(to, slot, (size_t)bytes);
-    return relay == h->me->number ? 0 : bytes;
 }
 
-static void arrive(const struct hop *h, uint32_t peer, int64_t bytes, int64_t begin)
+/// A message that the relay's work has already put in place: one of `count` that leave together.
+static bool put(const struct hop *h, uint32_t peer, int64_t bytes, uint32_t count, bool relayed)
 {
+    struct passage p = {.stream = h->stream,
+                        .exchange = h->number,
+                        .peer = peer,
+                        .bytes = bytes,
+                        .share = 1.0 / count,
+                        .relayed = relayed};
     h->stream->bytes_sent[axis_between(h->ir, h->me->number, peer)] += bytes;
-    h->session->device->arrive(h->stream, h->number, peer, bytes, begin);
+    return h->session->device->carry(&p);
 }
 
-int64_t relay_hand_in(struct stream *s, uint32_t exchange, uint32_t peer)
+void relay_hand_in(struct stream *s, uint32_t exchange, uint32_t peer)
 {
     struct hop h = hop_of(s, exchange);
-    int64_t bytes = 0;
     for (uint32_t source = peer % h.e->node; source < h.ranks; source += h.e->node)
         if (source / h.e->node != h.node)
-            bytes += hand_in(&h, source);
-    return bytes;
+            hand_in(&h, source);
 }
 
-void relay_send(struct stream *s, uint32_t exchange, int64_t begin)
+int64_t relay_hand_in_bytes(struct stream *s, uint32_t exchange, uint32_t peer)
+{
+    struct hop h = hop_of(s, exchange);
+    int64_t bytes, all = 0;
+    for (uint32_t source = peer % h.e->node; source < h.ranks; source += h.e->node)
+        if (source / h.e->node != h.node && peer != h.me->number) {
+            replies_to(&h, source, &bytes);
+            all += bytes;
+        }
+    return all;
+}
+
+bool relay_send(struct stream *s, uint32_t exchange)
 {
     struct hop h = hop_of(s, exchange);
     uint32_t nodes = h.ranks / h.e->node;
     for (uint32_t i = 1; i < nodes; i++) {
         uint32_t node = (h.node + i) % nodes;
-        arrive(&h, node * h.e->node + h.position, send_to_relay(&h, node), begin);
+        if (!put(&h, node * h.e->node + h.position, send_to_relay(&h, node), nodes - 1, false))
+            return false;
     }
+    return true;
 }
 
 /// The slot of source `s` at the node's p-th rank, as the source itself would have sent it. Returns its bytes.
@@ -152,7 +178,7 @@ static int64_t pass_on(const struct hop *h, uint32_t s, char *message, uint32_t 
     return e->header_bytes + count.rows * e->row_bytes;
 }
 
-static bool forward_rows(const struct hop *h, int64_t begin)
+static bool forward_rows(const struct hop *h)
 {
     int64_t bytes[MOE_MAX_RANKS] = {0};
     for (uint32_t s = h->position; s < h->ranks; s += h->e->node) {
@@ -163,8 +189,8 @@ static bool forward_rows(const struct hop *h, int64_t begin)
             bytes[p] += pass_on(h, s, message, p);
     }
     for (uint32_t p = 0; p < h->e->node; p++)
-        if (p != h->position)
-            arrive(h, h->node * h->e->node + p, bytes[p], begin);
+        if (p != h->position && !put(h, h->node * h->e->node + p, bytes[p], h->e->node - 1, true))
+            return false;
     return true;
 }
 
@@ -201,15 +227,15 @@ static int64_t return_sums(const struct hop *h, uint32_t s)
 enum stepped relay_forward(struct stream *s, uint32_t exchange)
 {
     struct hop h = hop_of(s, exchange);
-    int64_t begin = h.session->device->now(s);
     if (h.e->kind == exchange_kind_dispatch)
-        return forward_rows(&h, begin) ? STEP_DONE : STEP_FAILED;
+        return forward_rows(&h) ? STEP_DONE : STEP_FAILED;
     for (uint32_t source = h.position; source < h.ranks; source += h.e->node) {
         if (source == h.me->number)
             continue;
         if (!relayed_message_good(s, h.e->base, source))
             return STEP_FAILED;
-        arrive(&h, source, return_sums(&h, source), begin);
+        if (!put(&h, source, return_sums(&h, source), h.ranks / h.e->node - 1, true))
+            return STEP_FAILED;
     }
     return STEP_DONE;
 }

@@ -93,7 +93,6 @@ static void test_wrong_options(void)
                                            {"--timeout 5s", "expected S"},
                                            {"--input=", "expected F"},
                                            {"--gantt=1", "takes no value"},
-                                           {"--emulate-links", "not built yet"},
                                            {"--extern attn", "expected NAME"},
                                            {"--extern attn=nothing", "`nothing`"},
                                            {"--extern attn=busy:4", "a time"},
