@@ -18,7 +18,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long fuzz-smoke bench bench-smoke bench-full install clean lint test-binary
+.PHONY: all deps demo check check-long fuzz-smoke bench bench-overlap bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -168,6 +168,16 @@ fuzz-smoke:
 	$(MAKE) --no-print-directory MODE=fuzz CC=$(FUZZ_CC) $(FUZZERS:%=build/fuzz/fuzz-%) && \
 	sh tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
+# What overlap is worth with emulated links, against its bounds.
+SCHEDULE_BENCH_SRC := $(wildcard tests/bench/schedules/*.c)
+$(B)/moe-bench-overlap: $(call obj,$(SCHEDULE_BENCH_SRC) tests/bench/probe.c) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
+
+bench-overlap: deps
+	@$(MAKE) --no-print-directory $(B)/moe-bench-overlap
+	@$(B)/moe-bench-overlap
+
 test-binary: $(B)/moe-tests $(B)/moecc
 
 # Whole layers against the machine's peak and bandwidth, probed in the same run.
@@ -190,7 +200,7 @@ install: all
 lint:
 	@for c in clang-19 clang-18 clang; do command -v $$c >/dev/null 2>&1 && break; c=; done; \
 	if [ -z "$$c" ]; then echo "clang is not installed: second compiler skipped"; exit 0; fi; \
-	for f in $(RUNTIME_SRC) runtime/cli/stub.c $(COMPILER_SRC) compiler/main.c $(TEST_SRC) $(BENCH_SRC); do \
+	for f in $(RUNTIME_SRC) runtime/cli/stub.c $(COMPILER_SRC) compiler/main.c $(TEST_SRC) $(BENCH_SRC) $(SCHEDULE_BENCH_SRC); do \
 	    $$c $(COMMON) $(LLVM_CFLAGS) -O1 -fsyntax-only $$f || exit 1; done; echo "$$c: no warnings"
 
 clean:
