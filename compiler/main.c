@@ -7,6 +7,7 @@
 
 #include "compiler/driver.h"
 #include "compiler/explain/explain.h"
+#include "compiler/import/import.h"
 #include "compiler/plan/build.h"
 #include "runtime/cli/cli.h"
 #include "runtime/moe.h"
@@ -21,6 +22,7 @@ struct command_line {
     bool color, quiet, verbose, check_format, library;
     const char *operands[64];   // what is no option
     int operand_count;
+    const char *cluster;        // of `import`
     struct run_options run;     // the `run` command's own
 };
 
@@ -54,6 +56,7 @@ static void print_help(void)
            "  --layer L                     one checkpoint layer alone\n"
            "  --target cpu|sim              instead of the pipeline's target\n"
            "  --cpu-level v2|v3|v4|bf16|amx force a level of kernels\n"
+           "  --cluster hgx8|FILE.moe:NAME  what `import` writes for; without it: this machine\n"
            "  --emit=STAGE                  stop after a stage and print it: ");
     for (const char *const *stage = driver_stages; *stage; stage++)
         printf("%s%s", *stage, stage[1] ? "|" : "\n");
@@ -80,6 +83,7 @@ static void set_output(struct command_line *l, const char *v) { l->output = v; }
 static void set_times(struct command_line *l, const char *v) { (void)v, l->driver.time_passes = true; }
 static void set_check(struct command_line *l, const char *v) { (void)v, l->check_format = true; }
 static void set_library(struct command_line *l, const char *v) { (void)v, l->library = true; }
+static void set_cluster(struct command_line *l, const char *v) { l->cluster = v; }
 static void set_trace(struct command_line *l, const char *v) { l->driver.trace = v; }
 static void set_json(struct command_line *l, const char *v) { (void)v, l->driver.json = true; }
 static void set_quiet(struct command_line *l, const char *v) { (void)v, l->quiet = true; }
@@ -113,6 +117,7 @@ static const struct option options[] = {
     {"--emit", set_emit, true},           {"-o", set_output, true},           {"-D", set_dim, true},
     {"--diagnostics", set_diagnostics, true}, {"--color", set_color, true},   {"--time-passes", set_times, false},
     {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
+    {"--cluster", set_cluster, true},
     {"-v", set_verbose, false},           {"--trace", set_trace, true},       {"--json", set_json, false},
 };
 
@@ -435,6 +440,18 @@ static enum exit_code command_explain(struct context *context, struct command_li
     return EXIT_FINE;
 }
 
+static enum exit_code command_import(struct context *context, struct command_line *line)
+{
+    if (line->operand_count != 1)
+        return usage_error("`%s` takes one checkpoint directory or config.json", "import");
+    struct import_options options = {.path = line->operands[0], .cluster = line->cluster};
+    const char *text = import_checkpoint(context, &options);
+    if (!text)
+        return EXIT_INPUT;
+    fputs(text, stdout);
+    return EXIT_FINE;
+}
+
 static const struct command commands[] = {
     {"check", "FILE", "parse, check, schedule, prove; silent on success but for a line on stderr", command_check, false},
     {"run", "FILE", "compile in memory and execute", command_run, true},
@@ -446,7 +463,7 @@ static const struct command commands[] = {
     {"tune", "FILE", "search knobs and schedules (not built yet)", NULL, false},
     {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false},
     {"calibrate", "", "measure this machine (not built yet)", NULL, false},
-    {"import", "DIR", "a `.moe` file for a checkpoint (not built yet)", NULL, false},
+    {"import", "DIR|config.json", "a `.moe` file for a Hugging Face checkpoint, on stdout", command_import, false},
     {"lsp", "", "language server (not built yet)", NULL, false},
     {NULL, NULL, NULL, NULL, false},
 };

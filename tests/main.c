@@ -34,6 +34,7 @@
     S(races)      \
     S(proof)      \
     S(explain)    \
+    S(import)     \
     S(failures)
 
 #define DECLARE(name) void suite_##name(void);

@@ -7,7 +7,7 @@
 
 enum takes { TAKES_PLAIN, TAKES_ROWS, TAKES_ROUTED, TAKES_ROUTES, TAKES_PARAM }; // TAKES_ROWS: plain or routed
 
-enum { ROLE_ARGS = 3, ROLE_OPTIONS = 12, ROLE_PHASES = 3 };
+enum { ROLE_ARGS = 3, ROLE_OPTIONS = 16, ROLE_PHASES = 3 };
 
 struct role {
     const char *kernel;
@@ -37,7 +37,8 @@ static const struct role roles[] = {
       {"normalize", "bool"},
       {"scale", "f32"},
       {"weight_on", "choice"},
-      {"expert_capacity", "ratio"}},
+      {"expert_capacity", "ratio"},
+      {"expert_tokens", "f32"}},
      {phase_whole}},
     {"dispatch",
      {{"x", "any[n, h]", TAKES_PLAIN}, {"r", "routes[n]", TAKES_ROUTES}},
@@ -81,6 +82,16 @@ static const struct role roles[] = {
      {{NULL, NULL}},
      {phase_whole}},
 };
+
+/// Options that a declaration may leave out: their value is then the one that changes nothing.
+static bool is_optional(const char *option)
+{
+    static const char *const names[] = {"expert_tokens", "b_gate_up", "b_up", "b_down"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], option))
+            return true;
+    return false;
+}
 
 static const struct role *find_role(const char *kernel)
 {
@@ -186,7 +197,7 @@ static bool check_options(struct checker *checker, const struct role *role, node
             EACH_NODE(&checker->program->ast, name, node_of(checker, id)->slot[0])
                 fine = check_option(checker, role, id, name, &seen) && fine;
     for (uint32_t i = 0; i < ROLE_OPTIONS && role->options[i].name && fine; i++) {
-        if (seen & 1u << i)
+        if (seen & 1u << i || is_optional(role->options[i].name))
             continue;
         struct diag *diag =
             diag_error(checker->context, E0107, name_place(checker, op), "operator `%s` lacks the option `%s`",

@@ -189,11 +189,28 @@ static bool check_complete(struct checker *checker, struct symbol item, const st
     return fine;
 }
 
+/// Whether experts add the parameter to their products: [experts, outputs].
+static bool is_expert_bias(const struct checker *checker, const struct mod_layer *layer, uint32_t param)
+{
+    static const char *const names[] = {"b_gate_up", "b_up", "b_down"};
+    for (uint32_t s = 0; s < layer->stages.count; s++) {
+        const struct mod_stage *stage = ROW(checker->module, mod_stage, layer->stages.first + s);
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            const struct mod_arg *arg = stage_arg(checker->module, stage, names[i]);
+            if (arg && arg->param == param)
+                return true;
+        }
+    }
+    return false;
+}
+
 /// `{expert}` counts the experts of a parameter that has a block for each.
-static bool check_placeholders(struct checker *checker, node_id attribute, const struct entry *entry, uint32_t param)
+static bool check_placeholders(struct checker *checker, const struct mod_layer *layer, node_id attribute,
+                               const struct entry *entry, uint32_t param)
 {
     const struct mod_param *row = ROW(checker->module, mod_param, param);
-    for (uint32_t i = 0; i < entry->count && row->ndims < 3; i++) {
+    bool blocks = row->ndims == 3 || (row->ndims == 2 && is_expert_bias(checker, layer, param));
+    for (uint32_t i = 0; i < entry->count && !blocks; i++) {
         if (!strstr(name_text(checker, entry->patterns[i]), "{expert}"))
             continue;
         struct diag *diag =
@@ -272,7 +289,7 @@ static bool read_weights(struct checker *checker, struct symbol item, struct mod
             struct mod_format format =
                 *ROW(checker->module, mod_format, ROW(checker->module, mod_param, param)->format);
             fine = read_source(checker, node_of(checker, id)->slot[0], &entry, &format) &&
-                   check_placeholders(checker, id, &entry, param) && fine;
+                   check_placeholders(checker, &layer, id, &entry, param) && fine;
             uint32_t number = ADD(checker->module, mod_weight);
             row->entries.count++;
             add_entry(checker, &entry, param, number);

@@ -80,7 +80,7 @@ static void check_route_options(struct lowering *l, const struct path *p)
     static const struct {
         const char *name;
         double built;
-    } numbers[] = {{"noise", 0}, {"expert_capacity", INFINITY}};
+    } numbers[] = {{"noise", 0}, {"expert_capacity", INFINITY}, {"expert_tokens", INFINITY}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         const struct mod_arg *arg = stage_arg(l->module, route, numbers[i].name);
         refuse_option(l, p->route, numbers[i].name, arg && arg->param == NONE && arg->number != numbers[i].built);

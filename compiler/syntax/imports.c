@@ -178,7 +178,7 @@ static void report_missing(struct loader *loader, node_id import, const char *pa
     char *module = module_name(context, path);
     diag = diag_error(context, E0103, span, "there is no module `%s`", module);
     diag_label(context, diag, "unknown module");
-    diag_note(context, diag, "modules are std.ops, std.hw and std.schedules; a file is imported as \"file.moe\"");
+    diag_note(context, diag, "modules are std.ops, std.hw, std.schedules and those of models.*; a file is imported as \"file.moe\"");
 }
 
 static bool report_circle(struct loader *loader, node_id import, const char *path)

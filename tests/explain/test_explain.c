@@ -8,6 +8,7 @@
 #include "compiler/base/diag_record.h"
 #include "compiler/driver.h"
 #include "compiler/explain/explain.h"
+#include "compiler/import/import.h"
 
 /// The text of the block "```KIND NAME", copied; NULL when the page has none.
 static char *block_of(const char *page, size_t size, const char *kind)
@@ -42,6 +43,14 @@ static enum exit_code check_file(struct context *context, const char *path)
     return code;
 }
 
+static enum exit_code import_file(struct context *context, const char *path)
+{
+    struct import_options options = {.path = path};
+    context_init(context);
+    int jumped = setjmp(context->fatal);
+    return jumped ? (enum exit_code)jumped : import_checkpoint(context, &options) ? EXIT_FINE : EXIT_INPUT;
+}
+
 static bool only_code(const struct context *context, enum diag_code code)
 {
     uint32_t errors = 0;
@@ -53,13 +62,14 @@ static bool only_code(const struct context *context, enum diag_code code)
     return errors > 0;
 }
 
-static void try_example(enum diag_code code, const char *folder, const char *text, bool refused)
+/// `json`: the example is a checkpoint's config.json.
+static void try_example(enum diag_code code, const char *folder, const char *text, bool refused, bool json)
 {
     char path[128];
     struct context context;
-    snprintf(path, sizeof path, "%s/example.moe", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, json ? "config.json" : "example.moe");
     CU_ASSERT_TRUE_FATAL(write_text(path, text));
-    enum exit_code exit = check_file(&context, path);
+    enum exit_code exit = json ? import_file(&context, path) : check_file(&context, path);
     bool good = refused ? exit != EXIT_FINE && only_code(&context, code) : exit == EXIT_FINE && !context.error_count;
     CU_ASSERT_TRUE(good);
     if (!good) {
@@ -88,12 +98,17 @@ static void try_page(enum diag_code code, const char *folder)
     CU_ASSERT_TRUE(titled);
     char *refused = block_of(page, size, "moe refused"), *accepted = block_of(page, size, "moe accepted");
     char *json = block_of(page, size, "json config.json");
+    bool imports = !refused && !accepted;
+    if (imports) {
+        refused = block_of(page, size, "json refused");
+        accepted = block_of(page, size, "json accepted");
+    }
     CU_ASSERT_TRUE(refused && accepted);
     if (json)
         CU_ASSERT_TRUE(write_text(config, json));
     if (refused && accepted) {
-        try_example(code, folder, refused, true);
-        try_example(code, folder, accepted, false);
+        try_example(code, folder, refused, true, imports);
+        try_example(code, folder, accepted, false, imports);
     }
     unlink(config);
     free(refused);
