@@ -125,7 +125,7 @@ static bool build_exchange(struct rank *rank, uint32_t number)
         int64_t rows = e->pool ? 0 : slots_pair_rows(session->ir, e, d);
         x->source_offset[d] = at;
         x->target_offset[d] = slots_target_offset(session->ir, e, rank->number, d);
-        at += d == rank->number ? 0 : e->header_bytes + rows * e->row_bytes;
+        at += d == rank->number ? 0 : e->header_bytes + rows * slots_record_bytes(session->ir, e, rank->number, d);
     }
     x->combine = x->pool = NONE;
     return true;

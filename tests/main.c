@@ -13,6 +13,7 @@
     S(waves_lowered) \
     S(waves)      \
     S(events)     \
+    S(wire)       \
     S(simulate)   \
     S(externs)    \
     S(skew)       \

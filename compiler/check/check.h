@@ -214,7 +214,7 @@ int choose(struct checker *checker, const char *name, node_id expression, const 
 uint32_t elaborate_device(struct checker *checker, struct symbol item);
 uint32_t elaborate_cluster(struct checker *checker, struct symbol item);
 /// The row of the axis of that name, written at `name`; NONE with E0101 queued.
-uint32_t find_axis(struct checker *checker, const struct mod_cluster *cluster, node_id name, const char *text);
+uint32_t find_axis(struct checker *checker, const struct mod_cluster *cluster, struct span place, const char *text);
 /// "node[0] gpu[3]"
 const char *rank_position(struct checker *checker, const struct mod_cluster *cluster, int64_t rank);
 uint32_t elaborate_placement(struct checker *checker, struct symbol item);

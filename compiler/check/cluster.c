@@ -62,7 +62,8 @@ static bool read_link(struct checker *checker, struct symbol item, node_id link,
     const struct ast_node *node = node_of(checker, link);
     const char *owner = context_printf(checker->context, "link `%s`", name_text(checker, node->text));
     node_id record = node->slot[1];
-    row->axis = find_axis(checker, cluster, node->slot[0], name_text(checker, node_of(checker, node->slot[0])->text));
+    row->axis = find_axis(checker, cluster, place_of(checker, node->slot[0]),
+                          name_text(checker, node_of(checker, node->slot[0])->text));
     bool fine = read_attributes(checker, item.file, node_of(checker, record)->slot[0], table, 3,
                                 name_place(checker, link), owner, values);
     if (!fine || row->axis == NONE)
@@ -155,7 +156,7 @@ static void connect_axes(struct checker *checker, const struct mod_cluster *row)
 
 // ---- which device each rank is ------------------------------------------------------------------------------------------
 
-uint32_t find_axis(struct checker *checker, const struct mod_cluster *cluster, node_id name, const char *text)
+uint32_t find_axis(struct checker *checker, const struct mod_cluster *cluster, struct span place, const char *text)
 {
     struct names candidates = {0};
     for (uint32_t i = 0; i < cluster->axes.count; i++) {
@@ -165,7 +166,7 @@ uint32_t find_axis(struct checker *checker, const struct mod_cluster *cluster, n
             return axis;
         names_add(checker, &candidates, context_printf(checker->context, "%s", axis_name));
     }
-    report_unknown(checker, "axis", text, place_of(checker, name), &candidates);
+    report_unknown(checker, "axis", text, place, &candidates);
     return NONE;
 }
 
@@ -203,7 +204,7 @@ static bool read_position(struct checker *checker, struct symbol item, const str
         return false;
     }
     const char *name = name_text(checker, path.name[0]);
-    *axis = find_axis(checker, row, node_of(checker, instance)->slot[0], name);
+    *axis = find_axis(checker, row, place_of(checker, node_of(checker, instance)->slot[0]), name);
     if (*axis == NONE || !evaluate_as(checker, &scope, name, indices, CONSTANT_INTEGER, &value) ||
         !expect_range(checker, name, indices, value.integer, 0, ROW(checker->module, mod_axis, *axis)->size - 1))
         return false;

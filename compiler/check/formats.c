@@ -143,3 +143,35 @@ uint32_t elaborate_format(struct checker *checker, uint32_t file, node_id node)
     }
     return resolve_item(checker, file, node, NODE_FORMAT, &symbol) ? elaborate_format_item(checker, symbol) : NONE;
 }
+
+/// A format in which rows can travel: an element type as it is, or E4M3 in blocks along the row.
+static bool check_wire_format(struct checker *checker, uint32_t format, struct span place)
+{
+    const struct mod_format *row = ROW(checker->module, mod_format, format);
+    bool plain = !row->block_cols && dtype_computes(row->base);
+    bool coded =
+        row->base == dtype_fp8_e4m3 && row->block_rows == 1 && (row->block_cols == 64 || row->block_cols == 128);
+    if (plain || coded)
+        return true;
+    struct diag *diag =
+        diag_error(checker->context, E0901, place, "rows cannot travel as `%s` yet", format_name(checker, format));
+    diag_label(checker->context, diag, "not built yet");
+    diag_help(checker->context, diag,
+              "what can: f32, f16, bf16, and a format like `fp8_e4m3 { block: [1, 128], scale: f32 }`, with blocks of "
+              "[1, 64] or [1, 128] and scales in f32 or ue8m0");
+    return false;
+}
+
+bool check_wire(struct checker *checker, const struct mod_cluster *cluster, const struct mod_arg *arg,
+                struct span place)
+{
+    bool fine = arg->format == NONE || check_wire_format(checker, arg->format, place);
+    for (uint32_t i = 0; i < arg->axis_formats.count; i++) {
+        const struct mod_axis_format *named = ROW(checker->module, mod_axis_format, arg->axis_formats.first + i);
+        fine = check_wire_format(checker, named->format, place) && fine;
+        if (cluster && find_axis(checker, cluster, name_place(checker, named->node),
+                                 ir_text(checker->module, named->axis)) == NONE)
+            fine = false;
+    }
+    return fine;
+}

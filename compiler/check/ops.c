@@ -159,16 +159,48 @@ static bool read_choice(struct application *call, const struct scope *scope, con
     return true;
 }
 
+static bool read_format_option(struct application *call, uint32_t file, node_id expression, struct mod_arg *arg);
+
+/// A format for each axis that the record names; which axes there are, the pipeline's cluster says.
+static bool read_axis_formats(struct application *call, uint32_t file, node_id fields, struct mod_arg *arg)
+{
+    enum { MOST = 16 };
+    struct checker *checker = call->layer->checker;
+    struct mod_axis_format rows[MOST];
+    uint32_t count = 0;
+    bool fine = true;
+    EACH_NODE(&checker->program->ast, id, fields) {
+        const struct ast_node *node = node_of(checker, id);
+        const char *name = name_text(checker, node->text);
+        node_id first = find_attribute(checker, fields, name);
+        struct mod_arg one = {.format = NONE};
+        if (first != id) {
+            report_twice(checker, "attribute", name, name_place(checker, id), name_place(checker, first));
+            fine = false;
+        } else if (!read_format_option(call, file, node->slot[0], &one) || count == MOST) {
+            fine = false;
+        } else {
+            rows[count++] = (struct mod_axis_format){module_name(checker, node->text), one.format, id};
+        }
+    }
+    arg->axis_formats = (struct rows){COUNT(checker->module, mod_axis_format), count};
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t row = ADD(checker->module, mod_axis_format);
+        *ROW(checker->module, mod_axis_format, row) = rows[i];
+    }
+    if (fine && !count)
+        diag_error(checker->context, E0107, place_of(checker, fields), "no axis has a format");
+    return fine && count;
+}
+
 /// A format, or the element type of an argument: the default `x.dtype`.
 static bool read_format_option(struct application *call, uint32_t file, node_id expression, struct mod_arg *arg)
 {
     struct checker *checker = call->layer->checker;
     const struct ast_node *node = node_of(checker, expression);
     struct path path;
-    if (node->kind == NODE_RECORD) {
-        report_unbuilt(checker, node->span, "a wire format for each axis is not built yet");
-        return false;
-    }
+    if (node->kind == NODE_RECORD)
+        return read_axis_formats(call, file, node->slot[0], arg);
     if (path_of(checker, expression, &path) && path.count == 2 && !strcmp(name_text(checker, path.name[1]), "dtype")) {
         for (uint32_t i = 0; i < call->param_count; i++) {
             if (node_of(checker, call->params[i])->text == path.name[0] && file == call->op.file) {

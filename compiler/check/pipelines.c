@@ -1,5 +1,5 @@
 // Pipelines: one layer, one cluster, one placement, a target, weights, and the schedules with the token counts they are for.
-#include "compiler/check/check.h"
+#include "compiler/check/types.h"
 
 #include <string.h>
 
@@ -241,10 +241,11 @@ static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *laye
         for (uint32_t a = 0; a < stage->args.count; a++) {
             const struct mod_arg *arg = ROW(checker->module, mod_arg, stage->args.first + a);
             const char *name = ir_text(checker->module, arg->name);
-            if (is_unbuilt_format(checker, arg->format))
-                report_unbuilt(checker, argument_place(checker, stage, name), "this wire format is not built yet");
+            if (!strcmp(name, "wire"))
+                check_wire(checker, cluster, arg, argument_place(checker, stage, name));
             if (!strcmp(name, "via") && strcmp(ir_text(checker->module, arg->choice), "direct") != 0 && cluster)
-                find_axis(checker, cluster, argument_node(checker, stage, name), ir_text(checker->module, arg->choice));
+                find_axis(checker, cluster, place_of(checker, argument_node(checker, stage, name)),
+                          ir_text(checker->module, arg->choice));
         }
     }
     return checker->context->error_count == before;

@@ -88,7 +88,7 @@ static bool read_over(struct checker *checker, const struct mod_cluster *cluster
     row->over.first = COUNT(checker->module, mod_over);
     EACH_NODE(&checker->program->ast, id, axes) {
         const char *name = name_text(checker, node_of(checker, id)->text);
-        uint32_t axis = find_axis(checker, cluster, id, name);
+        uint32_t axis = find_axis(checker, cluster, place_of(checker, id), name);
         fine = fine && axis != NONE;
         EACH_NODE(&checker->program->ast, before, axes) {
             if (before == id)
@@ -187,7 +187,7 @@ static bool read_groups(struct checker *checker, const struct mod_cluster *clust
         diag_label(checker->context, diag, "expected as in `groups = node;`");
         return false;
     }
-    row->group_axis = find_axis(checker, cluster, value, name_text(checker, path.name[0]));
+    row->group_axis = find_axis(checker, cluster, place_of(checker, value), name_text(checker, path.name[0]));
     return row->group_axis != NONE;
 }
 

@@ -63,6 +63,9 @@ bool read_type(struct layer_state *layer, node_id type, struct tensor *tensor);
 /// "[experts, 2 * ffn, hidden]"
 const char *dims_text(struct checker *checker, const struct dim *dims, uint32_t count);
 bool dims_equal(const struct dim *a, const struct dim *b);
+/// May rows travel in the formats that a `wire` option names, over axes that the cluster (NULL: not known) has?
+bool check_wire(struct checker *checker, const struct mod_cluster *cluster, const struct mod_arg *arg,
+                struct span place);
 const char *format_name(const struct checker *checker, uint32_t format);
 /// Element types that may meet: equal, or f16 or bf16 with f32; block formats decode to whatever they meet.
 bool formats_meet(const struct checker *checker, uint32_t a, uint32_t b);

@@ -101,6 +101,17 @@ static double format_bytes(const struct builder *b, uint32_t format, uint32_t dt
     return bytes[f->base] + scale;
 }
 
+/// Bytes of an element on the wire; of formats by axis the largest, for the graph knows no cluster.
+static double wire_bytes(const struct builder *b, const struct mod_arg *wire, uint32_t dtype)
+{
+    double most = wire && wire->axis_formats.count ? 0 : format_bytes(b, wire ? wire->format : NONE, dtype);
+    for (uint32_t i = 0; wire && i < wire->axis_formats.count; i++) {
+        uint32_t format = ROW(b->module, mod_axis_format, wire->axis_formats.first + i)->format;
+        most = fmax(most, format_bytes(b, format, dtype));
+    }
+    return most;
+}
+
 static double number_arg(const struct builder *b, const struct mod_stage *stage, const char *name, double otherwise)
 {
     const struct mod_arg *arg = stage ? arg_of(b, stage, name) : NULL;
@@ -164,7 +175,7 @@ static void set_cost(const struct builder *b, const struct mod_stage *stage, con
     } else if (rule->phase == phase_merge)
         task->bytes_per_token = fan_out(b, stage) * h * 4;
     else if (rule->phase != phase_whole)
-        task->bytes_per_token = fan_out(b, stage) * h * format_bytes(b, wire ? wire->format : NONE, x->dtype);
+        task->bytes_per_token = fan_out(b, stage) * h * wire_bytes(b, wire, x->dtype);
 }
 
 // Values and tasks.

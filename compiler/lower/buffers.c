@@ -207,7 +207,6 @@ static int64_t recv_bytes(const struct sizing *s, const struct plan_exchange *e)
 
 static int64_t routed_bytes(const struct sizing *s, const struct family *family)
 {
-    int64_t per_row = s->choices < s->owned ? s->choices : s->owned;
     switch (family->kind) {
     case F_PAIRS:
         return moe_pairs_bytes(s->owned, s->fan_rows, s->fan_pairs);
@@ -215,6 +214,7 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
     case F_HIDDEN:
         return times(s->fan_pairs, family->row_bytes);
     case F_ACC:
+    case F_STAGE:
         return times(s->fan_rows, family->row_bytes);
     case F_IDS:
     case F_WEIGHTS:
@@ -227,8 +227,6 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
         return send_bytes(s, s->base);
     case F_RECV:
         return recv_bytes(s, s->base);
-    case F_OWN_TABLE:
-        return moe_rows_bytes(s->bound * per_row);
     case F_REPLY_SEND:
         return send_bytes(s, s->reply);
     case F_REPLY_RECV:
@@ -245,6 +243,7 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
     case F_POOL_HIDDEN:
         return times(s->pool_pairs, family->row_bytes);
     case F_POOL_ACC:
+    case F_POOL_STAGE:
         return times(s->pool_rows, family->row_bytes);
     case F_POOL_REPLY:
         return send_bytes(s, s->pool_reply);

@@ -1,6 +1,8 @@
 // The all-to-alls of a variant: for every routed path, layer, part and wave of experts a dispatch and the combine that
 // answers it, and, where rows can find no slot, the pool's pair of them. Slot rows depend on the destination's number of
 // experts in the wave only; a wave's combine also answers rows that earlier waves brought.
+#include <string.h>
+
 #include "compiler/lower/lower.h"
 
 struct slot_plan {                   // of one path, part and wave
@@ -108,11 +110,22 @@ static struct slot_plan *plan_slots(struct lowering *l, const struct path *p)
     return slots;
 }
 
-static int64_t wire_bytes(const struct path *p)
+static int64_t meta_bytes(const struct path *p)
 {
-    int64_t bytes = p->width * dtype_bytes(p->wire);
-    int64_t blocks = p->block ? (p->width + p->block - 1) / p->block : 0;
-    return bytes + blocks * (p->scale == scale_type_ue8m0 ? 1 : p->scale == scale_type_f32 ? 4 : 0);
+    return p->choices * (int64_t)sizeof(struct moe_row_meta);
+}
+
+/// Sizes of a set's formats, and their rows in the plan.
+static void add_wires(struct lowering *l, const struct path *p, struct wire_set *set, int64_t meta)
+{
+    set->rows = (struct rows){COUNT(l->plan, plan_wire), set->count};
+    for (uint32_t i = 0; i < set->count; i++) {
+        struct plan_wire *wire = &set->wires[i];
+        wire->data_bytes = moe_wire_bytes(wire->dtype, p->width, wire->block, wire->scale);
+        wire->row_bytes = moe_record_bytes(wire->data_bytes, meta);
+        uint32_t row = lower_add(l->context, l->plan, T_plan_wire);
+        *ROW(l->plan, plan_wire, row) = *wire;
+    }
 }
 
 static struct plan_exchange describe(const struct lowering *l, const struct path *p, uint32_t kind,
@@ -120,32 +133,28 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
 {
     bool combine = kind == EXCHANGE_COMBINE || kind == EXCHANGE_POOL_COMBINE;
     bool pool = kind == EXCHANGE_POOL_DISPATCH || kind == EXCHANGE_POOL_COMBINE;
-    int64_t data = combine ? p->width * dtype_bytes(p->y_dtype) : wire_bytes(p);
-    int64_t meta = combine ? 0 : p->choices * (int64_t)sizeof(struct moe_row_meta);
-    int64_t mark = combine || !p->node ? 0 : (int64_t)sizeof(struct moe_row_mark);
-    return (struct plan_exchange){.kind = combine ? exchange_kind_combine : exchange_kind_dispatch,
-                                  .pool = pool,
-                                  .send = NONE,
-                                  .recv = NONE,
-                                  .node = pool ? 0 : p->node,
-                                  .relay = NONE,
-                                  .sums = NONE,
-                                  .base = NONE,
-                                  .waves = l->waves,
-                                  .earlier = NONE,
-                                  .piece = NONE,
-                                  .header_bytes = moe_header_bytes(l->ranks),
-                                  .row_bytes = moe_record_bytes(data, meta + mark),
-                                  .data_bytes = data,
-                                  .meta_bytes = meta,
-                                  .max_rounds = pool ? slots->max_rounds : 0,
-                                  .overflow = p->overflow,
-                                  .wire = combine ? p->y_dtype : p->wire,
-                                  .block = combine ? 0 : p->block,
-                                  .scale = combine ? scale_type_none : p->scale,
-                                  .slots = pool      ? slots->pool
-                                           : combine ? slots->replies
-                                                     : slots->base};
+    const struct wire_set *set = combine ? &p->reply : &p->wire;
+    struct plan_exchange e = {.kind = combine ? exchange_kind_combine : exchange_kind_dispatch,
+                              .pool = pool,
+                              .send = NONE,
+                              .recv = NONE,
+                              .node = pool ? 0 : p->node,
+                              .relay = NONE,
+                              .sums = NONE,
+                              .base = NONE,
+                              .waves = l->waves,
+                              .earlier = NONE,
+                              .piece = NONE,
+                              .header_bytes = moe_header_bytes(l->ranks),
+                              .meta_bytes = combine ? 0 : meta_bytes(p),
+                              .max_rounds = pool ? slots->max_rounds : 0,
+                              .overflow = p->overflow,
+                              .wires = set->rows,
+                              .slots = pool      ? slots->pool
+                                       : combine ? slots->replies
+                                                 : slots->base};
+    memcpy(e.wire_of_axis, set->of_axis, sizeof e.wire_of_axis);
+    return e;
 }
 
 const char *cell_text(const struct lowering *l, uint32_t cell)
@@ -205,6 +214,9 @@ bool make_exchanges(struct lowering *l)
         if (l->paths[path].dense)
             continue;
         struct slot_plan *slots = plan_slots(l, &l->paths[path]);
+        struct path *p = &l->paths[path];
+        add_wires(l, p, &p->wire, meta_bytes(p) + (p->node ? (int64_t)sizeof(struct moe_row_mark) : 0));
+        add_wires(l, p, &p->reply, 0);
         for (uint32_t layer = 0; layer < l->layers && !l->failed; layer++)
             for (uint32_t cell = 0; cell < l->cells; cell++)
                 add_exchanges(l, path, layer, cell, &slots[cell]);

@@ -170,7 +170,8 @@ static double wire_time(const struct writer *w, const struct plan_exchange *e)
     double slowest = 0, rows = l->ranks > 1 ? hit_rows(w) / (l->ranks - 1) : 0;
     for (uint32_t i = 0; i < ROW(l->plan, plan_info, 0)->axes.count; i++) {
         const struct plan_axis *axis = axis_at(l->plan, i);
-        double bytes = (double)axis_peers(axis) * (rows * (double)e->row_bytes + (double)e->header_bytes);
+        const struct plan_wire *wire = ROW(l->plan, plan_wire, e->wires.first + (uint32_t)e->wire_of_axis[i]);
+        double bytes = (double)axis_peers(axis) * (rows * (double)wire->row_bytes + (double)e->header_bytes);
         if (axis->bandwidth > 0)
             slowest = fmax(slowest, 1e9 * bytes / axis->bandwidth);
     }
@@ -285,6 +286,19 @@ static bool has_pool(const struct writer *w)
     return exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_POOL_DISPATCH) != NONE;
 }
 
+/// Rows of every format into their records.
+static void draft_pack_rows(struct writer *w, bool pool)
+{
+    const struct path *p = w->path;
+    double bytes = pool ? 0 : hit_rows(w) * (double)(2 * p->width * dtype_bytes(p->x_dtype));
+    for (uint32_t i = 0; i < p->wire.count; i++) {
+        launch(w, p->pack_kernel[i], work(w, 0, bytes / p->wire.count));
+        own(w, pool ? F_ROUND : F_BINS, access_read);
+        argument(w, path_x(w), access_read);
+        own(w, pool ? F_POOL_SEND : F_SEND, access_write);
+    }
+}
+
 static void draft_pack(struct writer *w)
 {
     const struct path *p = w->path;
@@ -304,10 +318,7 @@ static void draft_pack(struct writer *w)
         argument(w, family_in(w, F_BINS, w->wave - 1), access_read);
     if (has_pool(w) && p->node)
         own(w, F_SPILL_SUMS, access_write);
-    launch(w, p->pack_kernel, work(w, 0, hit_rows(w) * (double)(2 * p->width * dtype_bytes(p->x_dtype))));
-    own(w, F_BINS, access_read);
-    argument(w, x, access_read);
-    own(w, F_SEND, access_write);
+    draft_pack_rows(w, false);
 }
 
 /// Rows that earlier waves brought are read where they arrived.
@@ -315,6 +326,44 @@ static void earlier_slots(struct writer *w)
 {
     for (uint32_t wave = 0; wave < w->wave; wave++)
         argument(w, family_in(w, F_RECV, wave), access_read);
+}
+
+static void draft_unpack(struct writer *w, bool pool, double bytes)
+{
+    const struct path *p = w->path;
+    enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A;
+    for (uint32_t i = 0; i < p->wire.count; i++) {
+        launch(w, p->unpack_kernel[i], work(w, 0, 2 * bytes / p->wire.count));
+        own(w, control, access_read);
+        if (!p->dense)
+            own(w, pool ? F_POOL_RECV : F_RECV, access_read);
+        if (!p->dense && !pool)
+            earlier_slots(w);
+        if (!pool && !p->own_apart)
+            argument(w, path_x(w), access_read);
+        own(w, a, access_write);
+    }
+    if (!p->own_apart || pool)
+        return;
+    launch(w, p->own_kernel, work(w, 0, bytes));
+    own(w, control, access_read);
+    argument(w, path_x(w), access_read);
+    own(w, a, access_write);
+}
+
+/// Sums that travel in another format than their own.
+static void draft_replies(struct writer *w, bool pool)
+{
+    const struct path *p = w->path;
+    double bytes = pool ? 0 : hit_rows(w) * (double)(2 * p->width * dtype_bytes(p->y_dtype));
+    for (uint32_t i = 0; i < p->reply.count && p->staged; i++) {
+        if (p->reply_kernel[i] == NONE)
+            continue;
+        launch(w, p->reply_kernel[i], work(w, 0, bytes / p->reply.count));
+        own(w, pool ? F_POOL_PAIRS : F_PAIRS, access_read);
+        own(w, pool ? F_POOL_STAGE : F_STAGE, access_read);
+        own(w, pool ? F_POOL_REPLY : F_REPLY_SEND, access_write);
+    }
 }
 
 /// Rows into A, the two grouped matrix products, sums to where the rows' replies go. `pool`: of an overflow round.
@@ -327,21 +376,7 @@ static void draft_mlp(struct writer *w, bool pool)
     double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * size;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
                      hidden = pool ? F_POOL_HIDDEN : F_HIDDEN, acc = pool ? F_POOL_ACC : F_ACC;
-    launch(w, p->unpack_kernel, work(w, 0, pairs * (double)p->width * 2 * size));
-    own(w, control, access_read);
-    if (!p->dense)
-        own(w, pool ? F_POOL_RECV : F_RECV, access_read);
-    if (!p->dense && !pool)
-        earlier_slots(w);
-    if (!pool)
-        argument(w, path_x(w), access_read);
-    own(w, a, access_write);
-    if (!p->dense && !pool && p->own_kernel != NONE) {
-        launch(w, p->own_kernel, work(w, 0, pairs * (double)p->width * size));
-        own(w, F_OWN_TABLE, access_read);
-        argument(w, path_x(w), access_read);
-        own(w, a, access_write);
-    }
+    draft_unpack(w, pool, pairs * (double)p->width * size);
     launch(w, p->up_kernel, work(w, (p->plain ? 2 : 4) * flops, (p->plain ? 1 : 2) * weights));
     own(w, control, access_read);
     own(w, a, access_read);
@@ -362,6 +397,9 @@ static void draft_mlp(struct writer *w, bool pool)
         own(w, pool ? F_POOL_REPLY : F_REPLY_SEND, access_write);
     if (!p->dense && !pool)
         own(w, F_OWN, access_write);
+    if (p->staged)
+        own(w, pool ? F_POOL_STAGE : F_STAGE, access_write);
+    draft_replies(w, pool);
 }
 
 static void draft_fan_out(struct writer *w, bool pool)
@@ -377,8 +415,8 @@ static void draft_fan_out(struct writer *w, bool pool)
     fresh(w, pool ? F_POOL_REPLY : F_REPLY_SEND);
     own(w, F_OWN, pool ? access_read : access_write);
     argument(w, path_x(w), access_read);
-    if (!pool && p->own_kernel != NONE)
-        own(w, F_OWN_TABLE, access_write);
+    if (p->staged)
+        fresh(w, pool ? F_POOL_STAGE : F_STAGE);
     if (!pool)
         earlier_slots(w);
 }
@@ -406,10 +444,7 @@ static void draft_rounds(struct writer *w)
     own(w, F_BINS, access_read);
     fresh(w, F_POOL_SEND);
     own(w, F_ROUND, access_write);
-    launch(w, p->pack_kernel, 0);
-    own(w, F_ROUND, access_read);
-    argument(w, path_x(w), access_read);
-    own(w, F_POOL_SEND, access_write);
+    draft_pack_rows(w, true);
     message(w, opcode_send, EXCHANGE_POOL_DISPATCH, F_POOL_SEND, F_POOL_RECV);
     message(w, opcode_recv, EXCHANGE_POOL_DISPATCH, F_POOL_SEND, F_POOL_RECV);
     draft_fan_out(w, true);

@@ -42,14 +42,43 @@ static uint32_t kernel_row(struct lowering *l, struct plan_kernel kernel)
     return row;
 }
 
-static uint32_t copy_kernel(struct lowering *l, const struct path *p, enum dtype from, enum dtype to, bool blocks)
+/// `wire`: the side in blocks, if any. `table`: of its control buffer.
+static uint32_t copy_kernel(struct lowering *l, const struct path *p, uint32_t from, uint32_t to, uint32_t table,
+                            const struct plan_wire *wire)
 {
-    struct plan_kernel kernel = {.role = kernel_role_copy_rows, .n = {p->width, from, to}};
-    if (blocks) {
-        kernel.n[3] = p->block;
-        kernel.n[4] = p->scale;
+    struct plan_kernel kernel = {.role = kernel_role_copy_rows, .n = {p->width, from, to, 0, 0, table}};
+    if (wire) {
+        kernel.n[3] = wire->block;
+        kernel.n[4] = wire->scale;
     }
     return kernel_row(l, kernel);
+}
+
+/// Arrived rows: first what the dispatch's result is, then what the expert computes with.
+static uint32_t unpack_kernel(struct lowering *l, const struct path *p, uint32_t number)
+{
+    const struct plan_wire *wire = &p->wire.wires[number];
+    struct plan_kernel kernel = {
+        .role = kernel_role_copy_rows,
+        .n = {p->width, wire->dtype, p->a_dtype, wire->block, wire->scale, TABLES_UNPACK + number}};
+    if (wire->dtype != p->x_dtype && p->x_dtype != p->a_dtype && p->x_dtype != dtype_f32)
+        kernel.n[6] = p->x_dtype;
+    return kernel_row(l, kernel);
+}
+
+static void make_wire_kernels(struct lowering *l, struct path *p)
+{
+    for (uint32_t i = 0; i < p->wire.count; i++) {
+        const struct plan_wire *wire = &p->wire.wires[i];
+        p->pack_kernel[i] = copy_kernel(l, p, p->x_dtype, wire->dtype, TABLES_PACK + i, wire);
+        p->unpack_kernel[i] = unpack_kernel(l, p, i);
+    }
+    p->own_kernel = p->own_apart ? copy_kernel(l, p, p->x_dtype, p->a_dtype, TABLE_OWN, NULL) : NONE;
+    for (uint32_t i = 0; i < p->reply.count; i++) {
+        const struct plan_wire *wire = &p->reply.wires[i];
+        p->reply_kernel[i] =
+            wire_is_plain(wire, p->y_dtype) ? NONE : copy_kernel(l, p, p->y_dtype, wire->dtype, TABLES_REPLY + i, wire);
+    }
 }
 
 static double option_number(const struct lowering *l, uint32_t stage, const char *name, double otherwise)
@@ -112,25 +141,29 @@ static uint32_t route_kernel(struct lowering *l, const struct path *p)
 
 static void make_routing(struct lowering *l, struct path *p)
 {
-    int64_t x_bytes = dtype_bytes(p->x_dtype), y_bytes = dtype_bytes(p->y_dtype);
     p->route_kernel = route_kernel(l, p);
-    struct plan_kernel kernel = {.role = kernel_role_bin, .n = {p->width, p->choices, y_bytes, x_bytes}};
+    struct plan_kernel kernel = {.role = kernel_role_bin,
+                                 .n = {p->width, p->choices, p->y_dtype, dtype_bytes(p->x_dtype)}};
     p->bin_kernel = kernel_row(l, kernel);
     kernel.role = kernel_role_bin_round;
     if (p->overflow == overflow_pool)
         p->round_kernel = kernel_row(l, kernel);
-    kernel = (struct plan_kernel){.role = kernel_role_fan_out, .n = {p->a_stride, p->choices}};
+    kernel =
+        (struct plan_kernel){.role = kernel_role_fan_out, .n = {p->a_stride, p->choices, p->own_apart, p->y_dtype}};
     p->fan_kernel = kernel_row(l, kernel);
-    p->pack_kernel = copy_kernel(l, p, p->x_dtype, p->wire, true);
-    p->unpack_kernel = copy_kernel(l, p, p->wire, p->a_dtype, true);
-    p->own_kernel = p->x_dtype == p->wire ? NONE : copy_kernel(l, p, p->x_dtype, p->a_dtype, false);
+    make_wire_kernels(l, p);
     const struct mod_value *y = ROW(l->module, mod_value, lower_stage(l, p->combine)->result);
     for (int adds = 0; adds < (l->waves > 1 ? 2 : 1); adds++)
         for (int ends = l->waves > 1 ? 0 : 1; ends < 2; ends++) {
             if (ends && !adds && l->waves > 1)
                 continue;
-            kernel = (struct plan_kernel){.role = kernel_role_merge,
-                                          .n = {p->width, p->y_dtype, ends ? y->dtype : dtype_f32, adds}};
+            kernel =
+                (struct plan_kernel){.role = kernel_role_merge,
+                                     .n = {p->width, p->y_dtype, ends ? y->dtype : dtype_f32, adds, p->reply.count}};
+            for (uint32_t i = 0; i < p->reply.count; i++) {
+                const struct plan_wire *wire = &p->reply.wires[i];
+                kernel.n[5 + i] = moe_wire_code(wire->dtype, wire->block, wire->scale);
+            }
             p->merge_kernels[adds][ends] = kernel_row(l, kernel);
         }
     if (!p->node)
@@ -149,7 +182,8 @@ void make_kernels(struct lowering *l, struct path *p)
     int64_t x_bytes = p->width * dtype_bytes(p->x_dtype), y_bytes = p->width * dtype_bytes(p->y_dtype);
     struct plan_kernel kernel = {.role = kernel_role_dense, .n = {p->a_stride, x_bytes, y_bytes, p->experts}};
     p->dense_kernel = kernel_row(l, kernel);
-    p->unpack_kernel = copy_kernel(l, p, p->x_dtype, p->a_dtype, false);
+    p->unpack_kernel[0] = copy_kernel(l, p, p->x_dtype, p->a_dtype, TABLES_UNPACK, NULL);
+    p->wire.count = 1;
 }
 
 uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype)

@@ -89,28 +89,63 @@ static void check_route_options(struct lowering *l, const struct path *p)
     refuse_option(l, p->route, "score", score && !strcmp(ir_text(l->module, score->choice), "cosine"));
 }
 
-static void read_wire(struct lowering *l, struct path *p)
+/// What a format is as a row on the wire; the checker has seen that rows can travel so.
+static struct plan_wire wire_of(const struct lowering *l, uint32_t number)
 {
-    const struct mod_arg *wire = stage_arg(l->module, lower_stage(l, p->dispatch), "wire");
-    p->wire = p->x_dtype;
-    if (!wire || wire->format == NONE)
-        return;
-    const struct mod_format *format = ROW(l->module, mod_format, wire->format);
-    p->wire = format->base;
-    p->block = (uint32_t)format->block_cols;
-    p->scale = format->block_cols ? format->scale : scale_type_none;
-    refuse_option(l, p->dispatch, "wire",
-                  p->block || (p->wire != dtype_f32 && p->wire != dtype_f16 && p->wire != dtype_bf16));
+    const struct mod_format *format = ROW(l->module, mod_format, number);
+    return (struct plan_wire){.dtype = format->base,
+                              .block = (uint32_t)format->block_cols,
+                              .scale = format->block_cols ? format->scale : scale_type_none};
 }
 
-/// The rank's own rows never take the wire, so the formats before and after it must agree for now.
-static void check_combine_wire(struct lowering *l, const struct path *p)
+/// The number of a format in the set; equal formats are one.
+static int64_t add_format(struct lowering *l, uint32_t stage, struct wire_set *set, const struct plan_wire *wire)
 {
-    const struct mod_arg *wire = stage_arg(l->module, lower_stage(l, p->combine), "wire");
-    if (wire && wire->format != NONE) {
-        const struct mod_format *format = ROW(l->module, mod_format, wire->format);
-        refuse_option(l, p->combine, "wire", format->base != p->y_dtype || format->block_cols);
+    for (uint32_t i = 0; i < set->count; i++)
+        if (set->wires[i].dtype == wire->dtype && set->wires[i].block == wire->block &&
+            set->wires[i].scale == wire->scale)
+            return i;
+    if (set->count == MOE_MAX_WIRES) {
+        lower_refuse(l, E0901, stage, "wire", "more than %d formats of one exchange are not built yet", MOE_MAX_WIRES);
+        return 0;
     }
+    set->wires[set->count] = *wire;
+    return set->count++;
+}
+
+/// The option's format for an axis: the one for all, the one named for it, or the rows' own type.
+static uint32_t format_for(const struct lowering *l, const struct mod_arg *arg, const char *axis)
+{
+    if (!arg)
+        return NONE;
+    for (uint32_t i = 0; i < arg->axis_formats.count; i++) {
+        const struct mod_axis_format *named = ROW(l->module, mod_axis_format, arg->axis_formats.first + i);
+        if (!strcmp(ir_text(l->module, named->axis), axis))
+            return named->format;
+    }
+    return arg->axis_formats.count ? NONE : arg->format;
+}
+
+static void read_wires(struct lowering *l, uint32_t stage, enum dtype dtype, struct wire_set *set)
+{
+    const struct mod_arg *arg = stage_arg(l->module, lower_stage(l, stage), "wire");
+    struct rows axes = ROW(l->module, mod_cluster, l->pipeline->cluster)->axes;
+    for (uint32_t i = 0; i < axes.count && i < MOE_MAX_AXES && !l->failed; i++) {
+        uint32_t format = format_for(l, arg, ir_text(l->module, ROW(l->module, mod_axis, axes.first + i)->name));
+        struct plan_wire wire = format == NONE ? (struct plan_wire){.dtype = dtype} : wire_of(l, format);
+        set->of_axis[i] = add_format(l, stage, set, &wire);
+    }
+    if (!set->count)
+        add_format(l, stage, set, &(struct plan_wire){.dtype = dtype});
+}
+
+/// A rank's own rows are never rounded to a wire format: they are kept apart where there is one.
+static void read_formats(struct lowering *l, struct path *p)
+{
+    read_wires(l, p->dispatch, p->x_dtype, &p->wire);
+    read_wires(l, p->combine, p->y_dtype, &p->reply);
+    p->own_apart = p->wire.count != 1 || !wire_is_plain(&p->wire.wires[0], p->x_dtype);
+    p->staged = p->reply.count != 1 || !wire_is_plain(&p->reply.wires[0], p->y_dtype);
 }
 
 /// Ranks at one position of an axis and of those around it; 0 where two hops would be one: `direct`, a single node, or
@@ -136,10 +171,12 @@ static void read_dispatch(struct lowering *l, struct path *p)
     p->capacity = capacity ? capacity->number : 1.25;
     p->pool = pool ? pool->number : 0.25;
     p->overflow = overflow && !strcmp(ir_text(l->module, overflow->choice), "error") ? overflow_error : overflow_pool;
+    read_formats(l, p);
     p->node = via ? ranks_of_node(l, ir_text(l->module, via->choice)) : 0;
     if (p->node && l->waves > 1)
         lower_refuse(l, E0901, p->dispatch, "via", "waves of experts through relays are not built yet");
-    read_wire(l, p);
+    if (p->node && p->staged)
+        lower_refuse(l, E0901, p->combine, "wire", "replies through relays in another format are not built yet");
 }
 
 /// The parameter that an option of the router names, or NONE where it is a number.
@@ -224,7 +261,6 @@ static void add_path(struct lowering *l, uint32_t expert)
     if (!p.dense) {
         read_dispatch(l, &p);
         check_route_options(l, &p);
-        check_combine_wire(l, &p);
     }
     if (l->failed)
         return;
@@ -278,10 +314,10 @@ static uint32_t count_chunks(const struct lowering *l, const struct path *p)
 static void add_path_families(struct lowering *l, uint32_t number)
 {
     static const char *const suffixes[F_COUNT] = {
-        "pairs",      "a",          "hidden",     "acc",    "ids",         "weights",  "bins",
-        "send",       "recv",       "own_table",  "own",    "send",        "recv",     "pool.send",
-        "pool.recv",  "pool.round", "pool.pairs", "pool.a", "pool.hidden", "pool.acc", "pool.send",
-        "pool.spill", "sum",        "pool.sums",  "relay",  "gather",      "sums",     "folds"};
+        "pairs",      "a",      "hidden",      "acc",      "ids",        "weights",   "bins",       "send",
+        "recv",       "stage",  "own",         "send",     "recv",       "pool.send", "pool.recv",  "pool.round",
+        "pool.pairs", "pool.a", "pool.hidden", "pool.acc", "pool.stage", "pool.send", "pool.spill", "sum",
+        "pool.sums",  "relay",  "gather",      "sums",     "folds"};
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
     p->workplaces = count_workplaces(l, p);
@@ -296,8 +332,8 @@ static void add_path_families(struct lowering *l, uint32_t number)
                          : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i >= F_SPILL ? p->combine
                                                                                                        : p->expert;
         struct family family = {.kind = (enum path_family)i, .path = number, .value = NONE, .dtype = dtype_none};
-        family.control = i == F_PAIRS || i == F_BINS || i == F_OWN_TABLE || i == F_ROUND || i == F_POOL_PAIRS ||
-                         i == F_SPILL_SUMS || i == F_FOLDS;
+        family.control =
+            i == F_PAIRS || i == F_BINS || i == F_ROUND || i == F_POOL_PAIRS || i == F_SPILL_SUMS || i == F_FOLDS;
         const char *result = ir_text(l->module, lower_stage(l, stage)->name);
         const char *name = context_printf(l->context, "%s.%s", result, suffixes[i]);
         add_family(l, family, p->workplaces > 1 ? context_printf(l->context, "%s.%u", name, n / F_DENSE_COUNT) : name);
@@ -317,8 +353,9 @@ static void add_path_families(struct lowering *l, uint32_t number)
     f[F_IDS].row_bytes = f[F_WEIGHTS].row_bytes = p->choices * 4;
     f[F_SUM].dtype = dtype_f32;
     f[F_SUM].row_bytes = p->width * 4;
-    f[F_OWN].dtype = p->y_dtype;
-    f[F_OWN].row_bytes = moe_record_bytes(p->width * dtype_bytes(p->y_dtype), 0);
+    f[F_OWN].dtype = f[F_STAGE].dtype = f[F_POOL_STAGE].dtype = p->y_dtype;
+    f[F_OWN].row_bytes = f[F_STAGE].row_bytes = f[F_POOL_STAGE].row_bytes =
+        moe_record_bytes(p->width * dtype_bytes(p->y_dtype), 0);
 }
 
 /// One family for every plain value that a stage makes.

@@ -26,15 +26,25 @@ int64_t slot_rounds(int64_t ranks, int64_t bound, int64_t base_rows, int64_t poo
 
 // ------------------------------------------------------------------------------------------------- the layer (layer.c)
 
+/// The formats in which the rows of an exchange travel, by the axis that they cross. Their sizes are filled in when the
+/// exchange is made.
+struct wire_set {
+    struct plan_wire wires[MOE_MAX_WIRES];
+    uint32_t count;
+    int64_t of_axis[MOE_MAX_AXES];
+    struct rows rows; // of plan_wire
+};
+
 /// One routed computation, route -> dispatch -> expert -> combine, or (dense) an expert over plain rows. Stage numbers
 /// are rows of mod_stage, w_* rows of plan_param, kernels rows of plan_kernel.
 struct path {
     bool dense;
     uint32_t route, dispatch, expert, combine;
     int64_t width, ffn, experts, choices; // experts: of the router; dense: that every token takes
-    enum dtype x_dtype, wire, a_dtype, y_dtype;
-    uint32_t block;
-    enum scale_type scale;
+    enum dtype x_dtype, a_dtype, y_dtype;
+    struct wire_set wire, reply; // of the dispatch and of the combine
+    bool own_apart;              // own rows, which never take a wire format, have a table of their own
+    bool staged;                 // some replies are packed from staging rows
     double capacity, pool;
     enum overflow overflow;
     uint32_t w_router, w_up, w_down, b_up, b_down; // biases: NONE where there are none
@@ -42,9 +52,10 @@ struct path {
     bool weighted_input;       // the routing weight multiplies the expert's input instead of its output
     uint32_t bias, logit_bias; // NONE: one number for all experts
     int64_t a_stride, hidden_stride, acc_stride;
-    uint32_t route_kernel, bin_kernel, round_kernel, pack_kernel, fan_kernel, unpack_kernel, own_kernel, up_kernel,
+    uint32_t route_kernel, bin_kernel, round_kernel, fan_kernel, unpack_kernel[MOE_MAX_WIRES], own_kernel, up_kernel,
         down_kernel, dense_kernel, fold_kernel, sum_kernel;
     uint32_t merge_kernels[2][2]; // [adds to a sum][ends: writes the result, not the sum]
+    uint32_t pack_kernel[MOE_MAX_WIRES], reply_kernel[MOE_MAX_WIRES]; // reply: NONE where sums go out as they are
     uint32_t node;                // ranks that share a relay (`via`); 0: rows go directly
     uint32_t first_family;
     uint32_t chunks;     // messages that each reply of the combine goes in: 1, or `split combine`
@@ -62,7 +73,7 @@ enum path_family {
     F_BINS,
     F_SEND,
     F_RECV,
-    F_OWN_TABLE,
+    F_STAGE,
     F_OWN,
     F_REPLY_SEND,
     F_REPLY_RECV,
@@ -73,6 +84,7 @@ enum path_family {
     F_POOL_A,
     F_POOL_HIDDEN,
     F_POOL_ACC,
+    F_POOL_STAGE,
     F_POOL_REPLY,
     F_SPILL,
     F_SUM, // of the replies of waves that are merged already, f32
@@ -162,7 +174,7 @@ struct lowering {
     struct drafts *of_instance;
 
     struct order_closure *order;
-    uint32_t *class_of_rank; // ranks that own equally many experts have equal buffers
+    uint32_t *class_of_rank; // ranks that have equal buffers: they own equally many experts
     uint32_t *class_rank;    // a rank of each class
     uint32_t class_count;
     bool failed;

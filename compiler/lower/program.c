@@ -62,13 +62,25 @@ static void read_speeds(struct lowering *l)
     l->bytes_per_s = device->hbm;
 }
 
+/// Does the size of a rank's slots depend on where it stands among the others?
+static bool places_differ(const struct lowering *l)
+{
+    bool formats = false, uneven = false;
+    for (uint32_t i = 0; i < l->path_count; i++)
+        formats = formats || l->paths[i].wire.count > 1 || l->paths[i].reply.count > 1;
+    for (uint32_t r = 1; r < l->ranks; r++)
+        uneven = uneven || ROW(l->plan, plan_rank, r)->owned.count != ROW(l->plan, plan_rank, 0)->owned.count;
+    return formats && uneven;
+}
+
 static void find_classes(struct lowering *l)
 {
     l->class_of_rank = context_alloc(l->context, (l->ranks + 1) * sizeof *l->class_of_rank);
     l->class_rank = context_alloc(l->context, (l->ranks + 1) * sizeof *l->class_rank);
+    bool apart = places_differ(l);
     for (uint32_t rank = 0; rank < l->ranks; rank++) {
         uint32_t owned = ROW(l->plan, plan_rank, rank)->owned.count, class = 0;
-        while (class < l->class_count && ROW(l->plan, plan_rank, l->class_rank[class])->owned.count != owned)
+        while (class < l->class_count && (apart || ROW(l->plan, plan_rank, l->class_rank[class])->owned.count != owned))
             class ++;
         if (class == l->class_count)
             l->class_rank[l->class_count++] = rank;
@@ -279,8 +291,10 @@ uint32_t lower_schedule(struct context *context, const struct program_text *prog
         fatal(context, EXIT_BUG, "a schedule is lowered that was not proven");
     start_variant(&l);
     read_speeds(&l);
+    if (!read_layer(&l))
+        return NONE;
     find_classes(&l);
-    if (!read_layer(&l) || !make_exchanges(&l))
+    if (!make_exchanges(&l))
         return NONE;
     l.arena_count = l.family_count * l.layers * l.cells;
     draft_instances(&l);

@@ -181,8 +181,8 @@ static uint32_t place_of(const struct places *p, const struct plan_instr *instr,
     return arg->slice == NONE ? buffer : p->buffers + buffer * p->parts + (arg->slice - p->v->variant->parts.first);
 }
 
-struct through { // what a role touches through the control that a writer filled
-    uint32_t role, writer;
+struct through { // what a role touches through the control that a writer filled; copy_rows through some tables of it
+    uint32_t role, writer, first_table, end_table;
     uint8_t reads[4], writes[4]; // 1 + argument of the writer, 0: none
 };
 
@@ -192,22 +192,32 @@ static uint32_t role_of(const struct verifier *v, const struct plan_instr *instr
 }
 
 static const struct through throughs[] = {
-    {kernel_role_copy_rows, kernel_role_bin, {BIN_X + 1}, {BIN_SEND + 1}},
-    {kernel_role_copy_rows, kernel_role_bin_round, {ROUND_X + 1}, {ROUND_SEND + 1}},
-    {kernel_role_copy_rows, kernel_role_fan_out, {FAN_ARRIVED + 1, FAN_X + 1}, {FAN_A + 1}},
-    {kernel_role_copy_rows, kernel_role_dense, {DENSE_X + 1}, {DENSE_A + 1}},
-    {kernel_role_sum_rows, kernel_role_fold, {FOLD_REPLIES + 1}, {FOLD_SUMS + 1}},
-    {kernel_role_sum_rows, kernel_role_bin, {BIN_SPILL + 1}, {BIN_SPILL + 1}},
-    {kernel_role_mlp_down, kernel_role_fan_out, {0}, {FAN_REPLY + 1, FAN_OWN + 1}},
-    {kernel_role_mlp_down, kernel_role_dense, {0}, {DENSE_Y + 1}},
-    {kernel_role_merge, kernel_role_bin, {BIN_REPLY + 1, BIN_OWN + 1, BIN_SPILL + 1}, {0}},
+    {kernel_role_copy_rows, kernel_role_bin, TABLES_PACK, TABLES_PACK_END, {BIN_X + 1}, {BIN_SEND + 1}},
+    {kernel_role_copy_rows, kernel_role_bin_round, TABLES_PACK, TABLES_PACK_END, {ROUND_X + 1}, {ROUND_SEND + 1}},
+    {kernel_role_copy_rows,
+     kernel_role_fan_out,
+     TABLES_UNPACK,
+     TABLES_REPLY,
+     {FAN_ARRIVED + 1, FAN_X + 1},
+     {FAN_A + 1}},
+    {kernel_role_copy_rows, kernel_role_fan_out, TABLES_REPLY, TABLE_OWN, {FAN_STAGE + 1}, {FAN_REPLY + 1}},
+    {kernel_role_copy_rows, kernel_role_fan_out, TABLE_OWN, TABLES_END, {FAN_X + 1}, {FAN_A + 1}},
+    {kernel_role_copy_rows, kernel_role_dense, TABLES_UNPACK, TABLES_REPLY, {DENSE_X + 1}, {DENSE_A + 1}},
+    {kernel_role_sum_rows, kernel_role_fold, 0, TABLES_END, {FOLD_REPLIES + 1}, {FOLD_SUMS + 1}},
+    {kernel_role_sum_rows, kernel_role_bin, 0, TABLES_END, {BIN_SPILL + 1}, {BIN_SPILL + 1}},
+    {kernel_role_mlp_down, kernel_role_fan_out, 0, TABLES_END, {0}, {FAN_REPLY + 1, FAN_OWN + 1, FAN_STAGE + 1}},
+    {kernel_role_mlp_down, kernel_role_dense, 0, TABLES_END, {0}, {DENSE_Y + 1}},
+    {kernel_role_merge, kernel_role_bin, 0, TABLES_END, {BIN_REPLY + 1, BIN_OWN + 1, BIN_SPILL + 1}, {0}},
 };
 
-/// Control data is not followed into: the last argument of a bin is, after the first wave, the bins of the wave before.
-static bool is_earlier_bins(const struct verifier *v, const struct plan_instr *writer, uint32_t arg)
+/// Where an optional argument would stand, one about earlier waves may: bins, into which nothing is followed, or slots.
+static bool is_earlier(const struct verifier *v, const struct plan_instr *writer, uint32_t arg)
 {
-    return role_of(v, writer) == kernel_role_bin && arg == BIN_SPILL &&
-           !moe_bin_has_spill(writer->args.count, ROW(v->plan, plan_exchange, writer->exchange)->wave);
+    const struct plan_exchange *e = writer->exchange == NONE ? NULL : ROW(v->plan, plan_exchange, writer->exchange);
+    if (role_of(v, writer) == kernel_role_bin)
+        return arg == BIN_SPILL && !moe_bin_has_spill(writer->args.count, e->wave);
+    return role_of(v, writer) == kernel_role_fan_out && arg == FAN_STAGE &&
+           !moe_fan_has_stage(writer->args.count, e->pool ? 0 : e->wave);
 }
 
 /// The arrived slots of earlier waves that a fan_out was given, behind its other arguments.
@@ -216,6 +226,14 @@ static void use_earlier_slots(struct places *p, const struct plan_instr *fan_out
     const struct plan_exchange *e = ROW(p->v->plan, plan_exchange, fan_out->exchange);
     for (uint32_t i = 0; i < e->wave && !e->pool; i++)
         use_place(p, place_of(p, fan_out, fan_out->args.count - 1 - i), access_read);
+}
+
+static bool goes_through(const struct verifier *v, const struct through *t, const struct plan_instr *instr,
+                         const struct plan_instr *writer)
+{
+    const struct plan_kernel *k = ROW(v->plan, plan_kernel, instr->kernel);
+    return t->role == k->role && t->writer == role_of(v, writer) &&
+           (k->role != kernel_role_copy_rows || (k->n[5] >= t->first_table && k->n[5] < t->end_table));
 }
 
 static bool use_through(struct places *p, uint32_t event, uint32_t control)
@@ -228,18 +246,19 @@ static bool use_through(struct places *p, uint32_t event, uint32_t control)
         return verify_fail(v, "%s follows control data that nothing wrote", event_text(v, event));
     const struct plan_instr *writer = ROW(v->plan, plan_instr, row);
     for (size_t i = 0; i < sizeof throughs / sizeof *throughs; i++) {
-        if (throughs[i].role != role_of(v, instr) || throughs[i].writer != role_of(v, writer))
+        if (!goes_through(v, &throughs[i], instr, writer))
             continue;
         bool chunk = throughs[i].role == kernel_role_merge && instr->exchange != NONE;
         uint32_t piece = chunk ? ROW(v->plan, plan_exchange, instr->exchange)->piece : NONE;
         for (int j = 0; j < 4; j++) {
             uint32_t read = throughs[i].reads[j] ? place_of(p, writer, throughs[i].reads[j] - 1u) : NONE;
-            if (throughs[i].reads[j] && !is_earlier_bins(v, writer, throughs[i].reads[j] - 1u))
+            if (throughs[i].reads[j] && !is_earlier(v, writer, throughs[i].reads[j] - 1u))
                 use_place(p, j == 0 ? chunk_place(p, read, piece) : read, access_read);
-            if (throughs[i].writes[j])
+            if (throughs[i].writes[j] && !is_earlier(v, writer, throughs[i].writes[j] - 1u))
                 use_place(p, place_of(p, writer, throughs[i].writes[j] - 1u), access_write);
         }
-        if (role_of(v, instr) == kernel_role_copy_rows && role_of(v, writer) == kernel_role_fan_out)
+        if (throughs[i].role == kernel_role_copy_rows && throughs[i].writer == kernel_role_fan_out &&
+            throughs[i].first_table == TABLES_UNPACK)
             use_earlier_slots(p, writer);
         return true;
     }
@@ -273,7 +292,6 @@ static bool use_launch(struct places *p, uint32_t event)
         return true;
     case kernel_role_fan_out:
         note_writer(p, instr, row, FAN_PAIRS);
-        note_writer(p, instr, row, FAN_OWN_TABLE);
         return true;
     case kernel_role_fold:
         note_writer(p, instr, row, FOLD_CONTROL);

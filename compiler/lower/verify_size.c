@@ -30,6 +30,13 @@ static bool holds(const struct sizes *s, uint32_t arg, int64_t rows, int64_t row
                        (long long)rows, (long long)row_bytes);
 }
 
+/// `rows` rows of the buffer's own stride.
+static bool holds_stride(const struct sizes *s, uint32_t arg, int64_t rows)
+{
+    const struct plan_arg *a = ROW(s->v->plan, plan_arg, s->instr->args.first + arg);
+    return holds(s, arg, rows, ROW(s->v->plan, plan_buffer, a->buffer)->row_bytes);
+}
+
 static const struct plan_exchange *reply_of(const struct sizes *s, uint32_t dispatch)
 {
     struct rows rows = s->v->variant->exchanges;
@@ -53,7 +60,7 @@ static bool bin_fits(const struct sizes *s, int64_t bound)
     if (e->wave > 0 && !holds(s, s->instr->args.count - 1, 1, bins))
         return false;
     return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) &&
-           holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds(s, BIN_OWN, bound, reply->row_bytes) &&
+           holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds_stride(s, BIN_OWN, bound) &&
            (!e->node || s->instr->args.count <= BIN_SUMS ||
             holds(s, BIN_SUMS, 1, moe_sums_bytes(bound * info->choices / 2, bound * info->choices))) &&
            holds(s, BIN_BINS, 1, bins);
@@ -65,6 +72,15 @@ static bool fan_out_fits(const struct sizes *s)
     const struct plan_exchange *e = ROW(plan, plan_exchange, s->instr->exchange);
     uint32_t rank = s->program->rank, ranks = s->v->info->ranks;
     int64_t rows = slots_fan_rows(plan, e, rank, ranks), pairs = slots_fan_pairs(plan, e, rank, ranks);
+    const struct plan_exchange *reply = reply_of(s, s->instr->exchange);
+    uint32_t y_dtype = (uint32_t)ROW(plan, plan_kernel, s->instr->kernel)->n[3];
+    bool staged = moe_fan_has_stage(s->instr->args.count, e->pool ? 0 : e->wave);
+    for (uint32_t i = 0; reply && !staged && i < reply->wires.count; i++)
+        if (!wire_is_plain(ROW(plan, plan_wire, reply->wires.first + i), y_dtype))
+            return verify_fail(s->v, "%s: sums that travel in another format have no staging rows",
+                               event_text(s->v, s->event));
+    if (staged && !holds_stride(s, FAN_STAGE, rows))
+        return false;
     return holds(s, FAN_A, pairs, ROW(plan, plan_kernel, s->instr->kernel)->n[0]) &&
            holds(s, FAN_PAIRS, 1, moe_pairs_bytes(slots_wave_experts(plan, e, rank), rows, pairs));
 }
@@ -155,10 +171,14 @@ bool verify_sizes(struct verifier *v)
 {
     for (uint32_t r = 0; r < v->variant->programs.count; r++) {
         struct sizes s = {.v = v, .program = &v->programs[r]};
-        // Ranks with the same extents own equally many experts, so that the same bounds hold.
+        // Ranks with the same extents own equally many experts, so that the same bounds hold, but for slots whose
+        // records depend on the axes between ranks: extents_fit looks at every rank.
         if (r && v->programs[r].extents.first == v->programs[r - 1].extents.first &&
-            ROW(v->plan, plan_rank, r)->owned.count == ROW(v->plan, plan_rank, r - 1)->owned.count)
+            ROW(v->plan, plan_rank, r)->owned.count == ROW(v->plan, plan_rank, r - 1)->owned.count) {
+            if (v->info->axes.count > 1 && !extents_fit(&s))
+                return false;
             continue;
+        }
         if (!extents_fit(&s))
             return false;
         for (s.event = 0; s.event < v->event_count; s.event++) {

@@ -125,7 +125,12 @@ static double format_bytes(const struct model *m, uint32_t format)
 static double wire_bytes(const struct model *m, const struct mod_stage *stage, uint32_t axis)
 {
     const struct mod_arg *wire = stage_arg(m->module, stage, "wire"), *first = value_arg(m, stage, 0);
-    (void)axis;
+    const char *name = ir_text(m->module, ROW(m->module, mod_axis, m->cluster->axes.first + axis)->name);
+    for (uint32_t i = 0; wire && i < wire->axis_formats.count; i++) {
+        const struct mod_axis_format *named = ROW(m->module, mod_axis_format, wire->axis_formats.first + i);
+        if (!strcmp(ir_text(m->module, named->axis), name))
+            return format_bytes(m, named->format);
+    }
     if (wire && wire->format != NONE)
         return format_bytes(m, wire->format);
     return first ? (double)dtype_bytes(ROW(m->module, mod_value, first->value)->dtype) : 0;

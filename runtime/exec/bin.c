@@ -83,9 +83,9 @@ static int together(const struct moe_session *session, const struct plan_exchang
 
 /// Writes pairs [from, to) as a record's meta; the rest of its entries are unused.
 static void write_meta(const struct moe_session *session, const struct pair pairs[], int from, int to,
-                       const struct plan_exchange *e, char *record)
+                       const struct plan_exchange *e, int64_t row_bytes, char *record)
 {
-    struct moe_row_meta *meta = (struct moe_row_meta *)(void *)(record + e->row_bytes - e->meta_bytes);
+    struct moe_row_meta *meta = (struct moe_row_meta *)(void *)(record + row_bytes - e->meta_bytes);
     for (int i = 0; i < (int)session->info->choices; i++)
         meta[i] = from + i < to ? (struct moe_row_meta){(int32_t)owner(session, pairs[from + i].owner)->local,
                                                         pairs[from + i].weight}
@@ -121,8 +121,8 @@ static struct moe_bins *lay_out(const struct moe_session *session, const struct 
     char *at = (char *)control + (sizeof *b + 63) / 64 * 64;
     *b = (struct moe_bins){.head.tokens = tokens, .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0))};
     (void)carve(&at, MOE_MAX_CHUNKS, sizeof(struct moe_bins_head)); // moe_chunk_head
-    b->head.pack.src = carve(&at, rows, sizeof(void *));
-    b->head.pack.dst = carve(&at, rows, sizeof(void *));
+    b->head.pack[0].src = carve(&at, rows, sizeof(void *));
+    b->head.pack[0].dst = carve(&at, rows, sizeof(void *));
     b->head.merge_first = carve(&at, tokens + 1, sizeof(int64_t));
     b->head.merge_rows = carve(&at, rows, sizeof(void *));
     b->rank_first = carve(&at, 2 * ranks + 1, sizeof(int64_t));
@@ -282,8 +282,9 @@ static void place_pool(struct stream *s, uint32_t pool, const struct moe_bins *b
         reply->source_offset[d] = reply_at;
         if (d == s->rank->number)
             continue;
-        at += e->header_bytes + (rows < places ? rows : places) * e->row_bytes;
-        reply_at += c->header_bytes + rows * c->row_bytes;
+        at +=
+            e->header_bytes + (rows < places ? rows : places) * slots_record_bytes(session->ir, e, s->rank->number, d);
+        reply_at += c->header_bytes + rows * slots_record_bytes(session->ir, c, s->rank->number, d);
     }
 }
 
@@ -302,10 +303,23 @@ static void write_headers(struct stream *s, const struct plan_exchange *e, const
     }
 }
 
+/// Rows of the base slots by format.
+static void divide_pack(const struct stream *s, const struct plan_exchange *e, struct moe_bins *b)
+{
+    const struct moe_session *session = s->rank->session;
+    int64_t rows[TABLES_PACK_END] = {0};
+    for (uint32_t d = 0; d < session->info->ranks; d++)
+        if (d != s->rank->number)
+            rows[slots_wire_number(session->ir, e, s->rank->number, d)] +=
+                b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
+    divide_tables(b->head.pack, rows, TABLES_PACK_END);
+}
+
 /// Where rows of a token go and where its replies will come from.
 struct targets {
     char *x, *send, *reply, *own, *spill;
-    int64_t x_bytes;
+    int64_t x_bytes, own_bytes;
+    uint32_t me, y_dtype;
     const struct plan_exchange *e, *combine;
     const struct exchange_state *state, *reply_state, *spill_state; // state: its counters grow
     struct moe_sums_head *sums; // NULL: nothing overflows, or every row goes by itself
@@ -317,10 +331,19 @@ static int64_t slotted(const struct moe_bins *b, uint32_t d)
     return b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
 }
 
-/// The address of a reply in this wave's base combine.
-static const void *reply_at(const struct targets *to, uint32_t d, int64_t place)
+/// A reply's address, marked with its format.
+static const void *marked(const struct moe_session *session, const struct targets *to, uint32_t d, const char *reply)
 {
-    return to->reply + to->reply_state->source_offset[d] + to->combine->header_bytes + place * to->combine->row_bytes;
+    uint32_t number = slots_wire_number(session->ir, to->combine, to->me, d);
+    bool plain = wire_is_plain(ROW(session->ir, plan_wire, to->combine->wires.first + number), to->y_dtype);
+    return reply + (plain ? 0 : 1 + number);
+}
+
+/// The address of a reply in this wave's base combine.
+static const void *reply_at(const struct moe_session *session, const struct targets *to, uint32_t d, int64_t place)
+{
+    const char *rows = to->reply + to->reply_state->source_offset[d] + to->combine->header_bytes;
+    return marked(session, to, d, rows + place * slots_record_bytes(session->ir, to->combine, to->me, d));
 }
 
 /// One remote row that is not there yet: record, pack entry (where its data is its own, `first`); returns the address of
@@ -328,22 +351,25 @@ static const void *reply_at(const struct targets *to, uint32_t d, int64_t place)
 static const void *place_row(const struct moe_session *session, struct moe_bins *b, const struct targets *to, int64_t t,
                              uint32_t d, int64_t place, const struct pair pairs[], int from, int end, bool first)
 {
+    const struct ir *ir = session->ir;
     int64_t slots = slotted(b, d);
     if (place >= slots)
-        return to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks) +
-               (place - slots) * to->combine->row_bytes;
+        return marked(session, to, d,
+                      to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks) +
+                          (place - slots) * slots_record_bytes(ir, to->combine, to->me, d));
+    uint32_t wire = slots_wire_number(ir, to->e, to->me, d);
+    int64_t row_bytes = ROW(ir, plan_wire, to->e->wires.first + wire)->row_bytes;
     char *slot = to->send + to->state->source_offset[d];
-    char *record = slot + to->e->header_bytes + place * to->e->row_bytes;
-    write_meta(session, pairs, from, end, to->e, record);
+    char *record = slot + to->e->header_bytes + place * row_bytes;
+    write_meta(session, pairs, from, end, to->e, row_bytes, record);
     ((struct moe_message *)(void *)slot)->pairs += (uint32_t)(end - from);
     if (to->e->node)
-        *(struct moe_row_mark *)(void *)(record + slots_relay_data(to->e)) =
+        *(struct moe_row_mark *)(void *)(record + row_bytes - slots_entry_bytes(to->e)) =
             (struct moe_row_mark){.row = (uint32_t)b->node_rows[d / to->e->node], .first = first};
     if (!first)
-        return reply_at(to, d, place);
-    ((const void **)(uintptr_t)b->head.pack.src)[b->head.pack.rows] = to->x + t * to->x_bytes;
-    ((void **)(uintptr_t)b->head.pack.dst)[b->head.pack.rows++] = record;
-    return reply_at(to, d, (to->e->waves > 1 ? b->needed[d] : 0) + place);
+        return reply_at(session, to, d, place);
+    add_table_row(&b->head.pack[wire], b->head.pack[wire].rows, to->x + t * to->x_bytes, record);
+    return reply_at(session, to, d, (to->e->waves > 1 ? b->needed[d] : 0) + place);
 }
 
 /// An own row: its pairs stay here.
@@ -378,14 +404,14 @@ static void place_rows(const struct stream *s, const struct routes *r, struct mo
             if (from == last)
                 continue;
             if (at && *at >= 0) {
-                merge[replies++] = reply_at(to, d, b->reply[b->stored_first[d] + *at]);
+                merge[replies++] = reply_at(session, to, d, b->reply[b->stored_first[d] + *at]);
                 continue;
             }
             int64_t place = cursor[d]++;
             b->rank_tokens[b->rank_first[d] + place] = (int32_t)t;
             if (d == s->rank->number) {
                 place_own(session, b, place, pairs, from, last, &own_pairs);
-                merge[replies++] = to->own + place * to->combine->row_bytes;
+                merge[replies++] = to->own + place * to->own_bytes;
                 continue;
             }
             merge[replies++] = place_row(session, b, to, t, d, place, pairs, from, end, true);
@@ -474,7 +500,7 @@ static void place_groups(const struct stream *s, const struct routes *r, struct 
                 b->rank_tokens[b->rank_first[d] + place] = (int32_t)t;
                 if (d == me)
                     place_own(session, b, place, pairs, j, end, &own_pairs);
-                merge[replies++] = d == me ? to->own + place * to->combine->row_bytes
+                merge[replies++] = d == me ? to->own + place * to->own_bytes
                                            : place_row(session, b, to, t, d, place, pairs, j, end, j == i);
             }
             if (!fit)
@@ -516,18 +542,23 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     struct routes routes = {session, a->p[BIN_IDS], a->p[BIN_WEIGHTS], session->info->choices};
     const struct moe_bins *earlier = e->wave > 0 ? a->p[in->args.count - 1] : NULL;
     struct moe_bins *b = lay_out(session, e, a->p[BIN_BINS], a->n[0]);
-    struct targets to = {.x = a->p[BIN_X],
-                         .send = a->p[BIN_SEND],
-                         .reply = a->p[BIN_REPLY],
-                         .own = a->p[BIN_OWN],
-                         .spill = a->p[BIN_SPILL],
-                         .x_bytes = k->n[0] * k->n[3],
-                         .e = e,
-                         .combine = ROW(session->ir, plan_exchange, state->combine),
-                         .state = state,
-                         .reply_state = &states[state->combine],
-                         .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine],
-                         .sums = lay_out_sums(session, in, a->p[BIN_SUMS], a->n[0])};
+    struct targets to = {
+        .x = a->p[BIN_X],
+        .send = a->p[BIN_SEND],
+        .reply = a->p[BIN_REPLY],
+        .own = a->p[BIN_OWN],
+        .spill = a->p[BIN_SPILL],
+        .x_bytes = k->n[0] * k->n[3],
+        .own_bytes =
+            ROW(session->ir, plan_buffer, ROW(session->ir, plan_arg, in->args.first + BIN_OWN)->buffer)->row_bytes,
+        .me = s->rank->number,
+        .y_dtype = (uint32_t)k->n[2],
+        .e = e,
+        .combine = ROW(session->ir, plan_exchange, state->combine),
+        .state = state,
+        .reply_state = &states[state->combine],
+        .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine],
+        .sums = lay_out_sums(session, in, a->p[BIN_SUMS], a->n[0])};
     if (!carry_over(s, e, earlier, b) || !count_rows(s, &routes, e, b) || !count_overflow(s, &routes, e, b)) {
         b->head.tokens = 0;
         return false;
@@ -535,6 +566,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     if (state->pool != NONE)
         place_pool(s, state->pool, b);
     write_headers(s, e, b, to.send);
+    divide_pack(s, e, b);
     (e->node ? place_groups : place_rows)(s, &routes, b, &to);
     count_stored(s, b, &to);
     if (to.combine->chunks > 1)
@@ -548,7 +580,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
 
 /// The rows of this source for rank d that round `s->round` grants: records, header, pack entries.
 static void place_grant(const struct stream *s, const struct routes *r, const struct moe_bins *b,
-                        const struct plan_exchange *e, uint32_t d, char *slot, struct moe_row_table *table,
+                        const struct plan_exchange *e, uint32_t d, char *slot, struct moe_row_table *tables,
                         const char *x, int64_t x_bytes)
 {
     const struct moe_session *session = s->rank->session;
@@ -561,6 +593,8 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
                               .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0)),
                               .step = session->step_number};
     struct pair pairs[MOE_MAX_CHOICES];
+    uint32_t wire = slots_wire_number(session->ir, e, s->rank->number, d);
+    int64_t row_bytes = ROW(session->ir, plan_wire, e->wires.first + wire)->row_bytes;
     for (int64_t i = 0; i < g.count; i++) {
         int64_t t = tokens[g.first + i];
         int count = token_pairs(r, t, pairs), from = 0, end = 0;
@@ -570,11 +604,10 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
                 break;
         }
         wave_run(session, e, pairs, &from, &end);
-        char *record = slot + e->header_bytes + i * e->row_bytes;
-        write_meta(session, pairs, from, end, e, record);
+        char *record = slot + e->header_bytes + i * row_bytes;
+        write_meta(session, pairs, from, end, e, row_bytes, record);
         m->pairs += (uint32_t)(end - from);
-        ((const void **)(uintptr_t)table->src)[table->rows] = x + t * x_bytes;
-        ((void **)(uintptr_t)table->dst)[table->rows++] = record;
+        add_table_row(&tables[wire], tables[wire].rows, x + t * x_bytes, record);
     }
 }
 
@@ -586,21 +619,27 @@ bool builtin_bin_round(struct stream *s, const struct moe_kargs *a)
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
     struct routes routes = {session, a->p[ROUND_IDS], a->p[ROUND_WEIGHTS], session->info->choices};
     const struct moe_bins *b = a->p[ROUND_BINS];
-    struct moe_row_table *table = a->p[ROUND_CONTROL];
-    char *at = (char *)a->p[ROUND_CONTROL] + 64;
+    struct moe_row_table *tables = a->p[ROUND_CONTROL];
+    char *at = (char *)a->p[ROUND_CONTROL] + 128;
     int64_t rows = slots_round_rows(session->ir, e, s->rank->number, session->info->ranks);
-    *table = (struct moe_row_table){.src = carve(&at, rows, sizeof(void *))};
-    table->dst = carve(&at, rows, sizeof(void *));
+    tables[0] = (struct moe_row_table){.src = carve(&at, rows, sizeof(void *))};
+    tables[0].dst = carve(&at, rows, sizeof(void *));
     // The rows promised in the headers must be those in bins: a plan that mixes up its parts is stopped here.
     const struct exchange_state *base = &s->rank->exchanges[e->base];
     for (uint32_t d = 0; d < session->info->ranks; d++)
         if (b->head.tokens != a->n[0] || (d != s->rank->number && base->mine[d] != b->overflow[d]))
             return session_fail(session, MOE_LOST, "rank %u: overflow rows of `%s` are not those announced",
                                 s->rank->number, ir_text(session->ir, e->name));
+    int64_t granted[TABLES_PACK_END] = {0};
+    for (uint32_t d = 0; d < session->info->ranks; d++)
+        if (d != s->rank->number)
+            granted[slots_wire_number(session->ir, e, s->rank->number, d)] +=
+                grant_of(base->ahead[d], base->mine[d], slots_rows(session->ir, e, d), s->round).count;
+    divide_tables(tables, granted, TABLES_PACK_END);
     for (uint32_t d = 0; d < session->info->ranks; d++)
         if (d != s->rank->number)
             place_grant(s, &routes, b, e, d,
-                        (char *)a->p[ROUND_SEND] + s->rank->exchanges[in->exchange].source_offset[d], table,
+                        (char *)a->p[ROUND_SEND] + s->rank->exchanges[in->exchange].source_offset[d], tables,
                         a->p[ROUND_X], k->n[0] * k->n[3]);
     return true;
 }

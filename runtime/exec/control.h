@@ -51,6 +51,20 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a);
 bool builtin_fold(struct stream *s, const struct moe_kargs *a);
 bool builtin_dense(struct stream *s, const struct moe_kargs *a);
 
+/// Divides the arrays of the first table into `count` tables, which begin where those before them end.
+static inline void divide_tables(struct moe_row_table *tables, const int64_t *rows, int count)
+{
+    for (int i = 1; i < count; i++)
+        tables[i] = (struct moe_row_table){0, tables[i - 1].src + rows[i - 1], tables[i - 1].dst + rows[i - 1]};
+}
+
+static inline void add_table_row(struct moe_row_table *table, int64_t entry, const void *src, void *dst)
+{
+    ((const void **)(uintptr_t)table->src)[entry] = src;
+    ((void **)(uintptr_t)table->dst)[entry] = dst;
+    table->rows++;
+}
+
 /// Takes arrays one after the other from a control buffer whose size validation has proved.
 static inline void *carve(char **at, int64_t count, size_t size)
 {

@@ -16,6 +16,7 @@ struct source {
     const struct moe_bins *own; // own rows: by pointer, metas in bins
     char *reply;                // of the first row that is answered
     int64_t reply_stride;
+    uint32_t table, reply_table; // TABLES_END: sums go to the replies as they are
 };
 
 struct fan {
@@ -24,8 +25,10 @@ struct fan {
     const struct exchange_state *combine_state, *base;
     const struct moe_kargs *args;
     int64_t local_experts, first_expert, experts; // of the rank; the wave's
-    int64_t x_bytes, a_bytes;                     // strides
-    uint32_t slots[MOE_MAX_WAVES];                // exchanges whose rows this wave reads: of waves 0 up to its own
+    int64_t x_bytes, a_bytes, own_bytes, stage_bytes; // strides
+    bool own_apart, one_table;                        // own rows, and all rows, by table
+    uint32_t y_dtype;
+    uint32_t slots[MOE_MAX_WAVES]; // exchanges whose rows this wave reads: of waves 0 up to its own
     uint32_t slot_count;
 };
 
@@ -45,13 +48,29 @@ static void find_own(const struct fan *f, struct source *out)
                                .stride = f->x_bytes,
                                .own = bins,
                                .reply = f->args->p[FAN_OWN],
-                               .reply_stride = f->combine->row_bytes};
+                               .reply_stride = f->own_bytes,
+                               .table = f->own_apart ? TABLE_OWN : TABLES_UNPACK,
+                               .reply_table = TABLES_END};
 }
 
 /// The header of this wave's answer to a source.
 static struct moe_message *answer_to(const struct fan *f, uint32_t from)
 {
     return (void *)((char *)f->args->p[FAN_REPLY] + f->combine_state->target_offset[from]);
+}
+
+/// In what formats a remote source's rows come and its replies go.
+static void find_formats(const struct fan *f, uint32_t from, struct source *out)
+{
+    const struct rank *rank = f->stream->rank;
+    const struct ir *ir = rank->session->ir;
+    uint32_t reply = slots_wire_number(ir, f->combine, from, rank->number);
+    const struct plan_wire *wire = ROW(ir, plan_wire, f->combine->wires.first + reply);
+    bool plain = wire_is_plain(wire, f->y_dtype);
+    *out = (struct source){.table = TABLES_UNPACK + slots_wire_number(ir, f->e, from, rank->number),
+                           .stride = slots_record_bytes(ir, f->e, from, rank->number),
+                           .reply_stride = wire->row_bytes,
+                           .reply_table = plain ? TABLES_END : TABLES_REPLY + reply};
 }
 
 /// Where the rows of source `from` in one of the slots lie and where the answers go. False with the session failed when
@@ -61,11 +80,12 @@ static bool find_source(const struct fan *f, uint32_t from, uint32_t slot, struc
     const struct rank *rank = f->stream->rank;
     const struct ir *ir = rank->session->ir;
     uint32_t ranks = rank->session->info->ranks;
-    *out = (struct source){.stride = f->e->row_bytes, .reply_stride = f->combine->row_bytes};
+    *out = (struct source){.reply_table = TABLES_END};
     if (from == rank->number) {
         find_own(f, out);
         return true;
     }
+    find_formats(f, from, out);
     const struct plan_exchange *e = ROW(ir, plan_exchange, f->slots[slot]);
     const char *arrived = rank->bases[e->recv];
     const struct moe_message *m = (const void *)(arrived + rank->exchanges[f->slots[slot]].target_offset[from]);
@@ -75,16 +95,16 @@ static bool find_source(const struct fan *f, uint32_t from, uint32_t slot, struc
     out->reply = (char *)answer_to(f, from) + f->combine->header_bytes;
     if (e->pool) {
         struct grant g = grant_of(f->base->from_first[from], f->base->from[from], most, f->stream->round);
-        out->rows = arrived + (ranks - 1) * e->header_bytes + g.place * e->row_bytes;
-        out->reply =
-            (char *)f->args->p[FAN_REPLY] + (ranks - 1) * f->combine->header_bytes + g.place * f->combine->row_bytes;
+        out->rows = arrived + (ranks - 1) * e->header_bytes + g.place * slots_largest_record(ir, e);
+        out->reply = (char *)f->args->p[FAN_REPLY] + (ranks - 1) * f->combine->header_bytes +
+                     g.place * slots_largest_record(ir, f->combine);
         most = g.count;
     }
     if (out->count > most)
         return session_fail(rank->session, MOE_LOST,
                             "rank %u sent %lld rows to rank %u by `%s`, which has room for %lld", from,
                             (long long)out->count, rank->number, ir_text(ir, e->name), (long long)most);
-    out->meta = out->rows + e->row_bytes - e->meta_bytes;
+    out->meta = out->rows + out->stride - e->meta_bytes;
     return true;
 }
 
@@ -117,8 +137,9 @@ static struct moe_pairs_head *lay_out(const struct fan *f, int64_t **cursor)
     struct moe_pairs_head *h = f->args->p[FAN_PAIRS];
     char *at = (char *)h + (sizeof *h + 63) / 64 * 64;
     *h = (struct moe_pairs_head){.experts = f->experts, .first_expert = f->first_expert};
-    h->unpack.src = carve(&at, pairs, sizeof(void *));
-    h->unpack.dst = carve(&at, pairs, sizeof(void *));
+    // one pair of arrays for all tables: divide_tables
+    h->tables[0].src = carve(&at, pairs + rows, sizeof(void *));
+    h->tables[0].dst = carve(&at, pairs + rows, sizeof(void *));
     h->expert_first = carve(&at, f->experts + 1, sizeof(int64_t));
     *cursor = carve(&at, f->experts + 1, sizeof(int64_t));
     h->pair_row = carve(&at, pairs, sizeof(int32_t));
@@ -150,7 +171,7 @@ static void head_answer(const struct fan *f, uint32_t from, uint32_t rows, uint3
 }
 
 /// Pairs of one source per expert of the wave; heads the answer to it.
-static bool count_source(const struct fan *f, uint32_t from, int64_t *first)
+static bool count_source(const struct fan *f, uint32_t from, int64_t *first, int64_t table_rows[TABLES_END])
 {
     struct rank *rank = f->stream->rank;
     const struct moe_session *session = rank->session;
@@ -163,6 +184,9 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first)
             struct taken taken = take_pairs(f, &s, row, session->info->choices);
             rows += taken.count > 0;
             pairs += taken.count;
+            table_rows[s.table] += taken.count;
+            if (s.reply_table < TABLES_END)
+                table_rows[s.reply_table] += taken.count > 0;
             for (int64_t i = 0; i < taken.count; i++) {
                 first[taken.meta[i].local - f->first_expert + 1]++;
                 computed[taken.meta[i].local]++;
@@ -181,35 +205,44 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first)
 }
 
 /// Pairs per expert of the wave, as a prefix sum.
-static bool count_pairs(const struct fan *f, int64_t *first)
+static bool count_pairs(const struct fan *f, int64_t *first, int64_t table_rows[TABLES_END])
 {
     memset(first, 0, (size_t)(f->experts + 1) * sizeof *first);
     for (uint32_t from = 0; from < f->stream->rank->session->info->ranks; from++)
-        if (!count_source(f, from, first))
+        if (!count_source(f, from, first, table_rows))
             return false;
     for (int64_t l = 0; l < f->experts; l++)
         first[l + 1] += first[l];
     return true;
 }
 
-static void place_row(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, struct moe_row_table *own,
-                      const struct source *s, const struct taken *taken, const char *data)
+/// Where the sum of row h->rows goes: to its reply, or to a staging row from which its reply is packed.
+static void place_sum(const struct fan *f, struct moe_pairs_head *h, const struct source *s, char *reply)
 {
-    struct moe_row_table *table = s->own && own ? own : &h->unpack;
+    void **sum = (void **)(uintptr_t)h->row_dst + h->rows;
+    *sum = reply;
+    if (s->reply_table == TABLES_END)
+        return;
+    *sum = (char *)f->args->p[FAN_STAGE] + h->rows * f->stage_bytes;
+    add_table_row(&h->tables[s->reply_table], h->tables[s->reply_table].rows, *sum, reply);
+}
+
+static void place_row(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, const struct source *s,
+                      const struct taken *taken, const char *data)
+{
+    struct moe_row_table *table = &h->tables[s->table];
     for (int64_t i = 0; i < taken->count; i++) {
         int64_t at = cursor[taken->meta[i].local - f->first_expert]++;
         ((int32_t *)(uintptr_t)h->pair_row)[at] = (int32_t)h->rows;
         ((float *)(uintptr_t)h->pair_weight)[at] = taken->meta[i].weight;
         // With one table, entry = pair, so that workers write A in order.
-        int64_t entry = own ? table->rows : at;
-        table->rows++;
-        ((const void **)(uintptr_t)table->src)[entry] = data;
-        ((void **)(uintptr_t)table->dst)[entry] = (char *)f->args->p[FAN_A] + at * f->a_bytes;
+        int64_t entry = f->one_table ? at : table->rows;
+        add_table_row(table, entry, data, (char *)f->args->p[FAN_A] + at * f->a_bytes);
     }
     h->rows++;
 }
 
-static void place_pairs(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, struct moe_row_table *own)
+static void place_pairs(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor)
 {
     const struct moe_session *session = f->stream->rank->session;
     memcpy(cursor, h->expert_first, (size_t)f->experts * sizeof *cursor);
@@ -224,8 +257,8 @@ static void place_pairs(const struct fan *f, struct moe_pairs_head *h, int64_t *
                 struct taken taken = take_pairs(f, &s, row, session->info->choices);
                 if (!taken.count)
                     continue;
-                ((void **)(uintptr_t)h->row_dst)[h->rows] = s.reply + answered++ * s.reply_stride;
-                place_row(f, h, cursor, own, &s, &taken, s.rows + (tokens ? tokens[row] : row) * s.stride);
+                place_sum(f, h, &s, s.reply + answered++ * s.reply_stride);
+                place_row(f, h, cursor, &s, &taken, s.rows + (tokens ? tokens[row] : row) * s.stride);
             }
         }
     }
@@ -238,6 +271,25 @@ static void find_slots(struct fan *f, uint32_t exchange)
     f->slot_count = f->e->pool ? 1 : f->e->wave + 1;
     for (uint32_t i = f->slot_count; i-- > 0; exchange = ROW(ir, plan_exchange, exchange)->earlier)
         f->slots[i] = exchange;
+}
+
+static int64_t argument_stride(const struct ir *ir, const struct plan_instr *in, uint32_t argument)
+{
+    return ROW(ir, plan_buffer, ROW(ir, plan_arg, in->args.first + argument)->buffer)->row_bytes;
+}
+
+static void find_strides(struct fan *f, const struct plan_instr *in)
+{
+    const struct ir *ir = f->stream->rank->session->ir;
+    const struct plan_kernel *k = ROW(ir, plan_kernel, in->kernel);
+    f->x_bytes = argument_stride(ir, in, FAN_X);
+    f->a_bytes = k->n[0];
+    f->own_bytes = argument_stride(ir, in, FAN_OWN);
+    if (moe_fan_has_stage(in->args.count, f->slot_count - 1))
+        f->stage_bytes = argument_stride(ir, in, FAN_STAGE);
+    f->own_apart = k->n[2] != 0;
+    f->one_table = !f->own_apart && f->e->wires.count == 1;
+    f->y_dtype = (uint32_t)k->n[3];
 }
 
 bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
@@ -254,28 +306,20 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
     f.local_experts = ROW(ir, plan_rank, s->rank->number)->owned.count;
     f.first_expert = slots_wave_first(ir, f.e, s->rank->number);
     f.experts = slots_wave_experts(ir, f.e, s->rank->number);
-    f.a_bytes = ROW(ir, plan_kernel, in->kernel)->n[0];
     find_slots(&f, in->exchange);
-    f.x_bytes = ROW(ir, plan_buffer, ROW(ir, plan_arg, in->args.first + FAN_X)->buffer)->row_bytes;
+    find_strides(&f, in);
     const struct moe_bins *bins = a->p[FAN_BINS];
     if (!f.e->pool && bins->head.tokens != a->n[0])
         return session_fail(s->rank->session, MOE_LOST, "rank %u: the own rows of `%s` are another part's",
                             s->rank->number, ir_text(ir, f.e->name));
-    int64_t *cursor;
+    int64_t *cursor, table_rows[TABLES_END] = {0};
     struct moe_pairs_head *h = lay_out(&f, &cursor);
-    struct moe_row_table *own = moe_fan_has_own(in->args.count, f.slot_count - 1) ? a->p[FAN_OWN_TABLE] : NULL;
-    if (own) {
-        int64_t most = ROW(ir, plan_part, f.e->part)->bound *
-                       (f.experts < session->info->choices ? f.experts : session->info->choices);
-        char *at = (char *)own + 64;
-        *own = (struct moe_row_table){.src = carve(&at, most, sizeof(void *))};
-        own->dst = carve(&at, most, sizeof(void *));
-    }
-    if (!count_pairs(&f, (int64_t *)(uintptr_t)h->expert_first)) {
+    if (!count_pairs(&f, (int64_t *)(uintptr_t)h->expert_first, table_rows)) {
         h->experts = 0;
         return false;
     }
-    place_pairs(&f, h, cursor, own);
+    divide_tables(h->tables, table_rows, TABLES_END);
+    place_pairs(&f, h, cursor);
     return true;
 }
 
@@ -304,7 +348,7 @@ bool builtin_dense(struct stream *s, const struct moe_kargs *a)
     }
     for (int64_t t = 0; t < tokens; t++)
         row_dst[t] = (char *)a->p[DENSE_Y] + t * k->n[2];
-    *h = (struct moe_pairs_head){.unpack = {experts * tokens, src, dst},
+    *h = (struct moe_pairs_head){.tables = {[TABLES_UNPACK] = {experts * tokens, src, dst}},
                                  .experts = experts,
                                  .expert_first = first,
                                  .pair_row = row,

@@ -40,6 +40,7 @@ static void fold_source(const struct fold *f, uint32_t s, struct moe_sums_head *
     int64_t rows = ((const struct moe_message *)(const void *)message)->rows;
     int64_t *first = (int64_t *)(uintptr_t)h->first + h->sums.rows, begin = first[0];
     uint32_t me = f->rank->number;
+    int64_t record = slots_largest_record(f->ir, f->combine);
     char *target = f->sums + slots_relay_index(f->e, me, s) * slots_relay_slot_bytes(f->ir, f->combine, me) +
                    f->combine->header_bytes;
     memset(cursor, 0, (size_t)(rows + 1) * sizeof *cursor);
@@ -47,7 +48,7 @@ static void fold_source(const struct fold *f, uint32_t s, struct moe_sums_head *
         for (int64_t i = 0; i < counts[p].rows; i++)
             cursor[mark_of(f, message, p, i)->row]++;
     for (int64_t i = 0; i < rows; i++) {
-        ((void **)(uintptr_t)h->sums.dst)[h->sums.rows + i] = target + i * f->combine->row_bytes;
+        ((void **)(uintptr_t)h->sums.dst)[h->sums.rows + i] = target + i * record;
         first[i + 1] = first[i] + cursor[i];
         cursor[i] = first[i];
     }
@@ -56,8 +57,7 @@ static void fold_source(const struct fold *f, uint32_t s, struct moe_sums_head *
         const char *reply = f->replies + slots_gather_offset(f->ir, f->combine, me, f->first + p, s, f->ranks) +
                             f->combine->header_bytes;
         for (int64_t i = 0; i < counts[p].rows; i++)
-            ((const void **)(uintptr_t)h->parts)[cursor[mark_of(f, message, p, i)->row]++] =
-                reply + i * f->combine->row_bytes;
+            ((const void **)(uintptr_t)h->parts)[cursor[mark_of(f, message, p, i)->row]++] = reply + i * record;
     }
     h->sums.rows += rows;
 }

@@ -114,8 +114,9 @@ static int64_t count_units(const struct plan_kernel *k, const struct moe_kargs *
     const struct moe_bins_head *bins = a->p[0];
     switch (k->role) {
     case kernel_role_copy_rows:
+        return ((const struct moe_row_table *)a->p[COPY_CONTROL])[k->n[5]].rows;
     case kernel_role_sum_rows:
-        return ((const struct moe_row_table *)a->p[COPY_CONTROL])->rows;
+        return ((const struct moe_sums_head *)a->p[SUM_CONTROL])->sums.rows;
     case kernel_role_mlp_up:
         return pairs->rows ? k->unit_count * pairs->experts : 0;
     case kernel_role_mlp_down:

@@ -18,20 +18,33 @@ struct moe_kargs {
 /// Runs units [begin, end) of the launch. Called concurrently for disjoint ranges. `scratch` is the worker's own.
 typedef void moe_kernel_fn(const struct moe_kargs *args, int64_t begin, int64_t end, void *scratch);
 
-/// Rows to copy, by pointer: what `copy_rows` works through. Head of both control structs below.
+/// Rows to copy, by pointer: what `copy_rows` works through. Control structs begin with tables; the kernel's constant
+/// says which is its own.
 struct moe_row_table {
     int64_t rows;
     const void *const *src;
     void *const *dst;
 };
 
+/// Tables by number. A format is a row of the exchange's wires.
+enum {
+    TABLES_PACK = 0, // bins and round control: x row -> row record, one table a format
+    TABLES_PACK_END = TABLES_PACK + MOE_MAX_WIRES,
+    TABLES_UNPACK = 0,                            // pairs: arrived row -> row of A, one a format
+    TABLES_REPLY = TABLES_UNPACK + MOE_MAX_WIRES, // pairs: staged sum -> reply record, one a format of the combine
+    TABLE_OWN = TABLES_REPLY + MOE_MAX_WIRES,     // pairs: own x row -> row of A, where such rows are kept apart
+    TABLES_END
+};
+
 /// Control data that `bin` writes for one part: rows to pack for other ranks, and how to merge their replies.
 /// (struct moe_bins, runtime/exec/control.h, begins with this.)
 struct moe_bins_head {
-    struct moe_row_table pack;          // x row -> row record of a send slot
+    struct moe_row_table pack[TABLES_PACK_END];
     int64_t tokens;
     const int64_t *merge_first;         // [tokens + 1]
-    const void *const *merge_rows;      // replies of token t: merge_rows[merge_first[t] .. merge_first[t+1]), by rank
+    // Replies of token t, by rank: merge_rows[merge_first[t] .. merge_first[t+1]). The low four bits of a pointer, which
+    // would be zero, say in what format the reply is: 0 like own rows, else 1 + the number of the combine's format.
+    const void *const *merge_rows;
 };
 
 /// Rows to add up, by pointer: what `sum_rows` works through, from `fold` or (rows that overflowed) from `bin`.
@@ -43,13 +56,13 @@ struct moe_sums_head {
 
 /// Control data that `fan_out` writes: (row, local expert) pairs sorted by local expert.
 struct moe_pairs_head {
-    struct moe_row_table unpack;        // arrived row -> row of A, one per pair
+    struct moe_row_table tables[TABLES_END];
     int64_t experts;                    // local experts (of the wave)
     const int64_t *expert_first;        // [experts + 1]: pairs of local expert first_expert + e
     const int32_t *pair_row;            // [pairs] routed row of each pair
     const float *pair_weight;           // [pairs] routing weight
     int64_t rows;                       // routed rows
-    void *const *row_dst;               // [rows] where the row's sum goes (reply record or own row), dtype of yd/wire
+    void *const *row_dst;               // [rows] where the row's sum goes: own row, reply record or staging row
     int64_t first_expert;               // local id of the wave's first expert
 };
 
@@ -64,16 +77,18 @@ struct moe_pairs_head {
 //               spill (recv buffer of the pool combine; this argument is absent where there is no pool), with relays
 //               and a pool the sums control (replies of one node to one token that come in rounds),
 //               bins control of the wave before (last; waves but the first; never with relays)
-//            n: width, choices, y dtype size, data dtype size; unit one; instr.exchange: the base dispatch
+//            n: width, choices, y dtype, x dtype size; unit one; instr.exchange: the base dispatch
 // bin_round  p: ids, weights, x (slice), bins control (read), pool send slots, round control
 //            n: as bin; unit one; instr.exchange: the pool dispatch; inside its rounds..end
-// copy_rows  p: control (its head is a moe_row_table)
-//            n: width, source dtype, destination dtype, block, scale type; unit rows
+// copy_rows  p: control (it begins with tables)
+//            n: width, source dtype, destination dtype, block, scale type, table, dtype in between; unit rows
+//            One side at most is in blocks: codes, then scales. Values are rounded to the dtype in between first, when
+//            it is given: a dispatch's result has its own type, whatever carried it and whatever reads it.
 // fan_out    p: bins control, arrived slots, pairs control, A, reply send slots, own y rows, x (slice),
-//               own control (optional: the table of own rows where x's dtype differs from the wire's, so that copy_rows
-//               runs once over pairs control and once over this; without it both are in pairs control),
+//               staging rows (only where replies travel in another format than y's: sums lie there until packed),
 //               arrived slots of the part's waves 0, 1, ... before this one (last; base dispatches)
-//            n: A row bytes, choices; unit one; instr.exchange: the dispatch, base or pool (pool: no own rows)
+//            n: A row bytes, choices, own rows apart (their table is TABLE_OWN, else the first), y dtype; unit one;
+//               instr.exchange: the dispatch, base or pool (pool: no own rows)
 // dense      p: pairs control, A, x (slice), y (slice): every token of the part to each of the shared experts, weight 1
 //            n: A row bytes, x row bytes, y row bytes, experts; unit one
 // mlp_up     p: pairs control, A, weights, hidden activations; then the biases f32 (packed like weights of one column),
@@ -86,7 +101,8 @@ struct moe_pairs_head {
 //               1: without the pair's weight (mlp_up has it), MLP_HAS_BIAS: the biases follow the accumulator
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
 // merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1)
-//            n: width, reply dtype, dtype of what it writes, 1: adds to an earlier wave's sum; unit tokens
+//            n: width, dtype of own rows, dtype of what it writes, 1: adds to an earlier wave's sum, number of formats,
+//               formats (moe_wire_code); unit tokens
 //            instr.exchange, where it merges one chunk: that chunk's combine
 // gate       p: x (slice), weights f32[H], y (slice), result (slice): result = y * sigmoid(x . weights)
 //            n: H, x dtype, y dtype, result dtype; unit tokens
@@ -99,13 +115,13 @@ struct moe_pairs_head {
 //            n: width, dtype of the rows and of their sum; unit rows
 //
 // instr.exchange is set on launches of bin, bin_round, fold and fan_out: built-ins take the slots' layout from it (slots.h).
-// Own y rows have the stride of the combine's row record. `rounds X` names the pool dispatch. Between `rounds` and `end`
+// Own y rows and staging rows have the stride that their buffer names. `rounds X` names the pool dispatch. Between `rounds` and `end`
 // a stream has neither wait nor signal: bin_round, copy_rows, send, recv, fan_out, copy_rows, mlp_up, mlp_down, send,
 // recv follow one another on that one stream, once a round. It may begin after the recv of the base dispatch.
 // Generated roles may have further arguments after those listed: they declare what memory the pointers in control data
 // lead to (copy_rows: x, slots, A; mlp_down: reply slots, own rows; merge: the replies), for the verifier and
 // ThreadSanitizer, and kernels ignore them. At most MOE_MAX_ARGS arguments in all. A slice is always the instruction's own part.
-// Control buffers (bins, pairs, round, own) are dtype none, are used as that one kind only, share no byte with any other
+// Control buffers (bins, pairs, round) are dtype none, are used as that one kind only, share no byte with any other
 // buffer, and are cleared when a step starts.
 enum {
     ROUTE_X, ROUTE_W, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_ARGS,
@@ -113,7 +129,7 @@ enum {
     BIN_IDS = 0, BIN_WEIGHTS, BIN_X, BIN_BINS, BIN_SEND, BIN_REPLY, BIN_OWN, BIN_SPILL, BIN_SUMS, BIN_ARGS,
     ROUND_IDS = 0, ROUND_WEIGHTS, ROUND_X, ROUND_BINS, ROUND_SEND, ROUND_CONTROL, ROUND_ARGS,
     COPY_CONTROL = 0, COPY_ARGS,
-    FAN_BINS = 0, FAN_ARRIVED, FAN_PAIRS, FAN_A, FAN_REPLY, FAN_OWN, FAN_X, FAN_OWN_TABLE, FAN_ARGS,
+    FAN_BINS = 0, FAN_ARRIVED, FAN_PAIRS, FAN_A, FAN_REPLY, FAN_OWN, FAN_X, FAN_STAGE, FAN_ARGS,
     DENSE_PAIRS = 0, DENSE_A, DENSE_X, DENSE_Y, DENSE_ARGS,
     UP_PAIRS = 0, UP_A, UP_W, UP_HIDDEN, UP_ARGS,
     MLP_HAS_BIAS = 1, MLP_PLAIN = 2,    // plain: one projection, without a gate
@@ -125,25 +141,31 @@ enum {
     SHIFT_X = 0, SHIFT_VECTOR, SHIFT_RESULT, SHIFT_ARGS,
 };
 
+/// A wire format as a kernel's constant.
+static inline int64_t moe_wire_code(uint32_t dtype, uint32_t block, uint32_t scale)
+{
+    return (int64_t)dtype | (int64_t)scale << 8 | (int64_t)block << 16;
+}
+
 // Waves of experts (`split experts into g`): wave w of a part has a bin, dispatch, fan_out, mlp and merge of its own, for
 // local experts [w L / g, (w + 1) L / g) of every rank. A row travels with the first wave that needs it at a rank and has
 // a slot for it; its meta lists the rank's experts of that wave and later ones, and it stays in that wave's arrived slots
 // until the last wave has read it. A row that finds no slot goes through the wave's pool, for this wave's experts alone,
 // and tries again with the next wave. Every rank answers a wave's rows in the order of their storage: by wave, then place.
 
-/// Does a launch with `args` arguments, for a dispatch of the given wave, name a spill (bin), own control (fan_out)?
+/// Does a launch with `args` arguments, for a dispatch of the given wave, name a spill (bin), staging rows (fan_out)?
 static inline int moe_bin_has_spill(uint32_t args, uint32_t wave)
 {
     return args > BIN_SPILL + (wave > 0 ? 1u : 0u);
 }
 
-static inline int moe_fan_has_own(uint32_t args, uint32_t earlier)
+static inline int moe_fan_has_stage(uint32_t args, uint32_t earlier)
 {
-    return args > FAN_OWN_TABLE + earlier;
+    return args > FAN_STAGE + earlier;
 }
 
 /// Bytes of control buffers. bound: B of the part; rows and pairs: slots_fan_rows, slots_fan_pairs, slots_round_rows
-/// (dense: rows = B, pairs = B * experts; own control: rows = B * min(choices, local experts)).
+/// (dense: rows = B, pairs = B * experts).
 static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t choices, int64_t bound, int64_t waves)
 {
     int64_t rows = bound * (choices < ranks ? choices : ranks);
@@ -151,14 +173,14 @@ static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t cho
     int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * 24 : 0;
     // head; a head per chunk; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank;
     // own pairs and where each own row's begin; loads; overflow; rows placed, by rank and node
-    return 1024 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 32 + (rows + 16) * 4 + bound * choices * 8 +
-           (bound + 16) * 4 + (experts + 8) * 8 + (ranks + 16) * 4;
+    return 2048 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 32 + (rows + 16) * 4 +
+           bound * choices * 8 + (bound + 16) * 4 + (experts + 8) * 8 + (ranks + 16) * 4;
 }
 
 static inline int64_t moe_pairs_bytes(int64_t local_experts, int64_t rows, int64_t pairs)
 {
-    // head, unpack sources and targets, expert_first and a cursor each, row and weight of pairs, row_dst
-    return 512 + pairs * 16 + (local_experts + 8) * 16 + (pairs + 16) * 8 + (rows + 8) * 8;
+    // head; sources and targets of pairs and replies; expert_first and a cursor each; row and weight of pairs; row_dst
+    return 1024 + (pairs + rows) * 16 + (local_experts + 8) * 16 + (pairs + 16) * 8 + (rows + 8) * 8;
 }
 
 /// sums: most of them; parts: rows that they add up.
@@ -167,9 +189,9 @@ static inline int64_t moe_sums_bytes(int64_t sums, int64_t parts)
     return 256 + sums * 16 + parts * 8 + sums * 8; // head; targets and first parts; parts; a cursor each
 }
 
-static inline int64_t moe_rows_bytes(int64_t rows) // round control and own control
+static inline int64_t moe_rows_bytes(int64_t rows) // round control
 {
-    return 128 + rows * 16;
+    return 256 + rows * 16;
 }
 
 /// Bytes between rows of A and of the hidden activations: padded against 4096-byte aliasing, whole cache lines.

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "words.h"
+
 /// Dispatch and combine header. After it, in a base dispatch, overflow[ranks] (u32): rows of this source that found no
 /// slot at each rank, so that every rank knows the whole matrix and all agree on grants and rounds without a message
 /// more. The header with its vector is padded to 64 bytes (moe_header_bytes).
@@ -49,6 +51,13 @@ struct moe_row_mark {
 struct moe_relay_count {
     uint32_t rows, pairs;
 };
+
+/// Bytes of a row's data in a wire format: codes, then one scale a block (the last block may be partial).
+static inline int64_t moe_wire_bytes(uint32_t dtype, int64_t width, int64_t block, uint32_t scale)
+{
+    int64_t blocks = block > 0 ? (width + block - 1) / block : 0;
+    return width * dtype_bytes(dtype) + blocks * (scale == scale_type_ue8m0 ? 1 : scale == scale_type_f32 ? 4 : 0);
+}
 
 /// Bytes of a row record: data (with its scales), then meta (0 in a combine), 16-byte aligned.
 static inline int64_t moe_record_bytes(int64_t data_bytes, int64_t meta_bytes)

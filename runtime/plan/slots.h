@@ -15,11 +15,15 @@
 // Waves of experts: the base combine of a wave carries replies for rows that any wave up to it brought, so it has
 // min(B, sum over those waves of rows(d)) records, none where rank d has no expert of the wave (slots_reply_rows).
 //
+// Records have the size of the format of the axis that they cross. Packed layouts place them at the largest size, so
+// that a source's records begin at a place that does not depend on the other sources' formats.
+//
 // base of exchanges: a combine's base is the dispatch it answers (pool to pool); a pool dispatch's base is the base
 // dispatch. A combine's slots are slots_reply_rows. Sizes fit 64 bits for every plan within the limits of limits.h.
 #ifndef MOE_SLOTS_H
 #define MOE_SLOTS_H
 
+#include "axes.h"
 #include "kernels.h"
 #include "messages.h"
 #include "plan.h"
@@ -27,6 +31,40 @@
 static inline const struct plan_exchange *slots_dispatch(const struct ir *ir, const struct plan_exchange *e)
 {
     return e->kind == exchange_kind_combine ? ROW(ir, plan_exchange, e->base) : e;
+}
+
+/// Which of the exchange's formats rows between two ranks take, and the format.
+static inline uint32_t slots_wire_number(const struct ir *ir, const struct plan_exchange *e, uint32_t a, uint32_t b)
+{
+    return e->wires.count < 2 ? 0 : (uint32_t)e->wire_of_axis[axis_between(ir, a, b)];
+}
+
+static inline const struct plan_wire *slots_wire(const struct ir *ir, const struct plan_exchange *e, uint32_t a,
+                                                 uint32_t b)
+{
+    return ROW(ir, plan_wire, e->wires.first + slots_wire_number(ir, e, a, b));
+}
+
+static inline int64_t slots_record_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t a, uint32_t b)
+{
+    return slots_wire(ir, e, a, b)->row_bytes;
+}
+
+/// The largest record of an exchange.
+static inline int64_t slots_largest_record(const struct ir *ir, const struct plan_exchange *e)
+{
+    int64_t largest = 0;
+    for (uint32_t i = 0; i < e->wires.count; i++) {
+        int64_t bytes = ROW(ir, plan_wire, e->wires.first + i)->row_bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+/// Rows in this format are those of the type as they are: nothing to convert.
+static inline bool wire_is_plain(const struct plan_wire *wire, uint32_t dtype)
+{
+    return wire->dtype == dtype && !wire->block;
 }
 
 /// rows(d) or pool(d): as the plan's slots say.
@@ -95,28 +133,33 @@ static inline int64_t slots_source_offset(const struct ir *ir, const struct plan
     int64_t offset = 0;
     for (uint32_t i = 0; i < d; i++)
         if (i != me)
-            offset += e->header_bytes + (e->pool ? 0 : slots_pair_rows(ir, e, i) * e->row_bytes);
+            offset += e->header_bytes + (e->pool ? 0 : slots_pair_rows(ir, e, i) * slots_record_bytes(ir, e, me, i));
     return offset;
 }
 
 /// The buffer on the dispatch's destination side: dispatch recv, combine send. Pool: offset of the header alone.
 static inline int64_t slots_target_offset(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t s)
 {
-    int64_t index = (int64_t)s - (s > me ? 1 : 0);
-    return index * (e->header_bytes + (e->pool ? 0 : slots_rows(ir, e, me) * e->row_bytes));
+    int64_t offset = ((int64_t)s - (s > me ? 1 : 0)) * e->header_bytes;
+    for (uint32_t i = 0; i < s && !e->pool; i++)
+        if (i != me)
+            offset += slots_rows(ir, e, me) * slots_record_bytes(ir, e, me, i);
+    return offset;
 }
 
 /// Bytes of the two buffers on rank me; ranks = plan_info.ranks.
 static inline int64_t slots_source_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me,
                                          uint32_t ranks)
 {
-    return (int64_t)(ranks - 1) * e->header_bytes + slots_source_rows(ir, e, me, ranks) * e->row_bytes;
+    // a pool's rows may all be for ranks that take the largest record
+    return slots_source_offset(ir, e, me, ranks) +
+           (e->pool ? slots_source_rows(ir, e, me, ranks) * slots_largest_record(ir, e) : 0);
 }
 
 static inline int64_t slots_target_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me,
                                          uint32_t ranks)
 {
-    return slots_target_offset(ir, e, me, ranks) + (e->pool ? slots_rows(ir, e, me) * e->row_bytes : 0);
+    return slots_target_offset(ir, e, me, ranks) + (e->pool ? slots_rows(ir, e, me) * slots_largest_record(ir, e) : 0);
 }
 
 /// Bytes that the send and the recv buffer of an exchange need on rank me.
@@ -195,10 +238,16 @@ static inline int64_t slots_entry_stride(const struct plan_exchange *dispatch)
     return (slots_entry_bytes(dispatch) + 15) / 16 * 16;
 }
 
-/// Data of a record with its scales, up to the mark.
-static inline int64_t slots_relay_data(const struct plan_exchange *dispatch)
+/// Data of a record with its scales, up to the mark: between two ranks, and the most of any format.
+static inline int64_t slots_relay_data(const struct ir *ir, const struct plan_exchange *dispatch, uint32_t a,
+                                       uint32_t b)
 {
-    return dispatch->row_bytes - slots_entry_bytes(dispatch);
+    return slots_record_bytes(ir, dispatch, a, b) - slots_entry_bytes(dispatch);
+}
+
+static inline int64_t slots_largest_data(const struct ir *ir, const struct plan_exchange *dispatch)
+{
+    return slots_largest_record(ir, dispatch) - slots_entry_bytes(dispatch);
 }
 
 /// Where, in a relayed dispatch message, the entries of the node's d-th rank and the rows lie; `position` = G: the rows.
@@ -220,9 +269,10 @@ static inline uint32_t slots_relay_index(const struct plan_exchange *e, uint32_t
 static inline int64_t slots_relay_slot_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me)
 {
     if (e->kind == exchange_kind_dispatch)
-        return (slots_relay_entries(ir, e, me, e->node) + slots_relay_rows(ir, e, me) * slots_relay_data(e) + 63) / 64 *
-               64;
-    return e->header_bytes + slots_relay_rows(ir, e, me) * e->row_bytes; // of the sums
+        return (slots_relay_entries(ir, e, me, e->node) + slots_relay_rows(ir, e, me) * slots_largest_data(ir, e) +
+                63) /
+               64 * 64;
+    return e->header_bytes + slots_relay_rows(ir, e, me) * slots_largest_record(ir, e); // of the sums
 }
 
 /// Bytes of the relay buffer and of the sums on rank me.
@@ -231,7 +281,7 @@ static inline int64_t slots_relay_bytes(const struct ir *ir, const struct plan_e
     int64_t others = ranks / e->node - 1;
     if (e->kind == exchange_kind_dispatch)
         return others * slots_relay_slot_bytes(ir, e, me);
-    return others * ((int64_t)e->node * e->header_bytes + slots_node_rows(ir, e, me) * e->row_bytes);
+    return others * ((int64_t)e->node * e->header_bytes + slots_node_rows(ir, e, me) * slots_largest_record(ir, e));
 }
 
 static inline int64_t slots_sums_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
@@ -243,10 +293,10 @@ static inline int64_t slots_sums_bytes(const struct ir *ir, const struct plan_ex
 static inline int64_t slots_gather_offset(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t d,
                                           uint32_t s, uint32_t ranks)
 {
-    int64_t at = 0, others = ranks / e->node - 1;
+    int64_t at = 0, others = ranks / e->node - 1, record = slots_largest_record(ir, e);
     for (uint32_t p = me / e->node * e->node; p < d; p++)
-        at += others * (e->header_bytes + slots_rows(ir, e, p) * e->row_bytes);
-    return at + slots_relay_index(e, me, s) * (e->header_bytes + slots_rows(ir, e, d) * e->row_bytes);
+        at += others * (e->header_bytes + slots_rows(ir, e, p) * record);
+    return at + slots_relay_index(e, me, s) * (e->header_bytes + slots_rows(ir, e, d) * record);
 }
 
 /// The control of `fold` for dispatch `e` on rank me.

@@ -4,6 +4,7 @@
 #include "validate.h"
 
 #include <stdarg.h>
+#include <string.h>
 
 #include "kernels.h"
 #include "limits.h"
@@ -180,6 +181,21 @@ static bool arena_buffer(const struct check *c, const struct plan_variant *v, ui
     return buffer != NONE && in_rows(v->buffers, buffer) && ROW(c->ir, plan_buffer, buffer)->kind == buffer_kind_arena;
 }
 
+static bool validate_wire(const struct check *c, uint32_t number, int64_t meta)
+{
+    const struct plan_wire *w = ROW(c->ir, plan_wire, number);
+    bool blocks = w->dtype == dtype_fp8_e4m3;
+    if (!blocks && !dtype_computes(w->dtype))
+        return check_fail(c, "plan_wire %u: no rows travel as %s", number, dtype_words[w->dtype]);
+    if (blocks != (w->scale != scale_type_none) || (blocks ? w->block != 64 && w->block != 128 : w->block != 0))
+        return check_fail(c, "plan_wire %u: blocks of %u", number, w->block);
+    if (!in_range(w->row_bytes, 16, MOE_MAX_ROW_BYTES) || w->row_bytes % 16 ||
+        !in_range(w->data_bytes, 1, w->row_bytes - meta))
+        return check_fail(c, "plan_wire %u: records of %lld bytes with data %lld and meta %lld", number,
+                          (long long)w->row_bytes, (long long)w->data_bytes, (long long)meta);
+    return true;
+}
+
 static bool validate_exchange_sizes(const struct check *c, uint32_t number)
 {
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
@@ -190,10 +206,15 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     if (e->header_bytes !=
         moe_chunked_header_bytes(c->info->ranks, e->chunks, e->kind == exchange_kind_combine))
         return check_fail(c, "plan_exchange %u: header of %lld bytes", number, (long long)e->header_bytes);
-    if (!in_range(e->row_bytes, 16, MOE_MAX_ROW_BYTES) || e->row_bytes % 16 || e->meta_bytes != meta ||
-        !in_range(e->data_bytes, 1, e->row_bytes - meta))
-        return check_fail(c, "plan_exchange %u: records of %lld bytes with data %lld and meta %lld", number,
-                          (long long)e->row_bytes, (long long)e->data_bytes, (long long)e->meta_bytes);
+    if (e->meta_bytes != meta || !in_range(e->wires.count, 1, MOE_MAX_WIRES))
+        return check_fail(c, "plan_exchange %u: %u formats, meta of %lld bytes", number, e->wires.count,
+                          (long long)e->meta_bytes);
+    for (uint32_t i = 0; i < e->wires.count; i++)
+        if (!validate_wire(c, e->wires.first + i, meta))
+            return false;
+    for (uint32_t i = 0; i < MOE_MAX_AXES; i++)
+        if (!in_range(e->wire_of_axis[i], 0, e->wires.count - 1))
+            return check_fail(c, "plan_exchange %u: format %lld of an axis", number, (long long)e->wire_of_axis[i]);
     if (e->slots.count != c->info->ranks)
         return check_fail(c, "plan_exchange %u: %u slots for %u ranks", number, e->slots.count, c->info->ranks);
     int64_t bound = ROW(c->ir, plan_part, e->part)->bound;
@@ -213,6 +234,18 @@ static bool answers_all(const struct check *c, const struct plan_exchange *dispa
     return true;
 }
 
+bool same_wires(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
+{
+    bool same = a->wires.count == b->wires.count && !memcmp(a->wire_of_axis, b->wire_of_axis, sizeof a->wire_of_axis);
+    for (uint32_t i = 0; same && i < a->wires.count; i++) {
+        const struct plan_wire *x = ROW(c->ir, plan_wire, a->wires.first + i),
+                               *y = ROW(c->ir, plan_wire, b->wires.first + i);
+        same = x->dtype == y->dtype && x->block == y->block && x->scale == y->scale && x->data_bytes == y->data_bytes &&
+               x->row_bytes == y->row_bytes;
+    }
+    return same;
+}
+
 /// Waves stand in a chain that ends at the first: each link is a base dispatch of the wave before with rows alike.
 static bool validate_wave(const struct check *c, const struct plan_variant *v, uint32_t number)
 {
@@ -227,8 +260,8 @@ static bool validate_wave(const struct check *c, const struct plan_variant *v, u
         return check_fail(c, "plan_exchange %u: its earlier wave is not the variant's", number);
     const struct plan_exchange *before = ROW(c->ir, plan_exchange, e->earlier);
     return (before->kind == exchange_kind_dispatch && !before->pool && before->part == e->part &&
-            before->waves == e->waves && before->wave + 1 == e->wave && before->row_bytes == e->row_bytes &&
-            before->data_bytes == e->data_bytes && before->slots.count == c->info->ranks) ||
+            before->waves == e->waves && before->wave + 1 == e->wave && before->slots.count == c->info->ranks &&
+            same_wires(c, before, e)) ||
            check_fail(c, "plan_exchange %u: does not carry on its earlier wave", number);
 }
 
@@ -243,8 +276,12 @@ static bool validate_relays(const struct check *c, const struct plan_variant *v,
         return check_fail(c, "plan_exchange %u: nodes of %u ranks", number, e->node);
     if (!arena_buffer(c, v, e->relay) || (combine && !arena_buffer(c, v, e->sums)))
         return check_fail(c, "plan_exchange %u: no buffers for what it relays", number);
-    return combine || slots_relay_data(e) >= e->data_bytes ||
-           check_fail(c, "plan_exchange %u: records without marks", number);
+    for (uint32_t i = 0; i < e->wires.count && !combine; i++) {
+        const struct plan_wire *wire = ROW(c->ir, plan_wire, e->wires.first + i);
+        if (wire->row_bytes - slots_entry_bytes(e) < wire->data_bytes)
+            return check_fail(c, "plan_exchange %u: records without marks", number);
+    }
+    return true;
 }
 
 /// A combine answers a dispatch with the same part and slots; a pool dispatch carries on a base dispatch.
@@ -264,10 +301,8 @@ static bool validate_exchange(const struct check *c, const struct plan_variant *
     if (base->kind != exchange_kind_dispatch || base->part != e->part || base->slots.count != c->info->ranks ||
         base->wave != e->wave || base->waves != e->waves)
         return check_fail(c, "plan_exchange %u: its base is no dispatch of the same part and wave", number);
-    if (combine ? base->pool != e->pool || base->node != e->node : base->pool || base->row_bytes != e->row_bytes)
+    if (combine ? base->pool != e->pool || base->node != e->node : base->pool || !same_wires(c, base, e))
         return check_fail(c, "plan_exchange %u: does not fit its base", number);
-    if (!combine && base->data_bytes != e->data_bytes)
-        return check_fail(c, "plan_exchange %u: its rows differ from its base's", number);
     return true;
 }
 
@@ -280,9 +315,9 @@ static bool validate_chunks(const struct check *c, uint32_t dispatch, uint32_t f
         return check_fail(c, "plan_exchange %u: answered by %u combines, not %u", dispatch, combines, chunks);
     for (uint32_t k = 0; k < chunks && e->chunks; k++) {
         const struct plan_exchange *reply = ROW(c->ir, plan_exchange, first + k), *head = ROW(c->ir, plan_exchange, first);
-        if (first + k >= COUNT(c->ir, plan_exchange) || reply->base != dispatch || reply->kind != exchange_kind_combine ||
-            reply->chunks != e->chunks || reply->chunk != k || reply->send != head->send || reply->recv != head->recv ||
-            reply->row_bytes != head->row_bytes || reply->data_bytes != head->data_bytes)
+        if (first + k >= COUNT(c->ir, plan_exchange) || reply->base != dispatch ||
+            reply->kind != exchange_kind_combine || reply->chunks != e->chunks || reply->chunk != k ||
+            reply->send != head->send || reply->recv != head->recv || !same_wires(c, reply, head))
             return check_fail(c, "plan_exchange %u: is not chunk %u of its combine", first + k, k);
         if (reply->piece == NONE || ROW(c->ir, plan_part, reply->piece)->within != e->part)
             return check_fail(c, "plan_exchange %u: its chunk is no piece of its part", first + k);

@@ -2,6 +2,8 @@
 #ifndef MOE_VALIDATE_H
 #define MOE_VALIDATE_H
 
+#include "kernels.h"
+#include "limits.h"
 #include "plan.h"
 
 struct check {
@@ -25,6 +27,8 @@ static inline bool in_rows(struct rows rows, uint32_t row)
     return row >= rows.first && row - rows.first < rows.count;
 }
 
+/// Do two exchanges have the same formats over the same axes?
+bool same_wires(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b);
 
 /// validate_program.c: streams, instructions and buffers of one rank under one variant.
 bool validate_program(const struct check *c, const struct plan_variant *variant, const struct plan_program *program);
@@ -36,8 +40,12 @@ struct usage {
     uint8_t control;              // control_kind
     bool plain;                   // used as anything else
     int64_t rows, pairs;          // most that a built-in writes into it
-    int64_t src_bytes, dst_bytes; // least bytes that each row of its table has on either side
-    int64_t row_dst_bytes;        // pairs: least bytes of a result row
+    int64_t src_bytes[TABLES_END], dst_bytes[TABLES_END]; // least bytes of each row of its tables on either side
+    int64_t row_dst_bytes;                                // pairs: least bytes of a result row; bins: of an own row
+    int64_t reply_bytes[MOE_MAX_WIRES];                   // bins: least bytes of a reply in each format
+    int64_t reply_code[MOE_MAX_WIRES]; // bins: the formats that replies' addresses are marked with (moe_wire_code)
+    uint32_t y_dtype;                  // bins: of own rows; none: no bin writes it
+    bool mixed;                        // bins: several write it that do not agree
     int64_t tokens;
     bool routed;                  // pairs: of the rank's own experts
     int64_t shared;               // pairs: of so many experts that every token takes; 0: of none

@@ -41,7 +41,7 @@ static const struct role_spec {
     [kernel_role_copy_rows] = {1, 1, {ARG_TABLE}, false, false, work_unit_rows},
     [kernel_role_fan_out] = {7,
                              8,
-                             {ARG_BINS, ARG_SLOTS, ARG_PAIRS, ARG_ARENA, ARG_SLOTS, ARG_ARENA, ARG_IN, ARG_ROWS},
+                             {ARG_BINS, ARG_SLOTS, ARG_PAIRS, ARG_ARENA, ARG_SLOTS, ARG_ARENA, ARG_IN, ARG_ARENA},
                              true,
                              true,
                              work_unit_one},
@@ -154,49 +154,100 @@ static void mark(struct usage *u, enum control_kind kind)
     u->control = (uint8_t)kind;
 }
 
-static void hold(struct usage *u, int64_t rows, int64_t pairs, int64_t src, int64_t dst)
+static void hold(struct usage *u, int64_t rows, int64_t pairs)
 {
     u->rows = most(u->rows, rows);
     u->pairs = most(u->pairs, pairs);
-    u->src_bytes = least(u->src_bytes, src);
-    u->dst_bytes = least(u->dst_bytes, dst);
+}
+
+/// Each row of a table has at least these bytes on either side.
+static void hold_table(struct usage *u, uint32_t table, int64_t src, int64_t dst)
+{
+    u->src_bytes[table] = least(u->src_bytes[table], src);
+    u->dst_bytes[table] = least(u->dst_bytes[table], dst);
+}
+
+static const struct plan_wire *wire_at(const struct walk *w, const struct plan_exchange *e, uint32_t number)
+{
+    return ROW(w->c->ir, plan_wire, e->wires.first + number);
+}
+
+static int64_t stride_of(const struct walk *w, uint32_t argument)
+{
+    return ROW(w->c->ir, plan_buffer, arg_at(w, argument)->buffer)->row_bytes;
+}
+
+/// Replies come in the combine's formats, own rows in their buffer's.
+static void hold_replies(const struct walk *w, struct usage *u, const struct plan_exchange *reply, uint32_t own,
+                         uint32_t y_dtype)
+{
+    u->row_dst_bytes = least(u->row_dst_bytes, stride_of(w, own));
+    u->mixed = u->mixed || (u->y_dtype && u->y_dtype != y_dtype);
+    u->y_dtype = y_dtype;
+    for (uint32_t i = 0; i < reply->wires.count; i++) {
+        const struct plan_wire *wire = wire_at(w, reply, i);
+        int64_t code = moe_wire_code(wire->dtype, wire->block, wire->scale);
+        bool plain = wire_is_plain(wire, y_dtype);
+        int64_t *bytes = plain ? &u->row_dst_bytes : &u->reply_bytes[i];
+        *bytes = least(*bytes, wire->data_bytes);
+        u->mixed = u->mixed || (!plain && u->reply_code[i] && u->reply_code[i] != code);
+        u->reply_code[i] = plain ? u->reply_code[i] : code;
+    }
+}
+
+/// Sums of a combine's replies and their parts are its rows.
+static void hold_sums(const struct walk *w, struct usage *u, const struct plan_exchange *reply)
+{
+    for (uint32_t i = 0; i < reply->wires.count; i++)
+        hold_table(u, 0, wire_at(w, reply, i)->data_bytes, wire_at(w, reply, i)->data_bytes);
+}
+
+static void learn_fan_out(const struct walk *w, const struct plan_kernel *k, const struct plan_exchange *e)
+{
+    const struct ir *ir = w->c->ir;
+    uint32_t me = w->program->rank, ranks = w->c->info->ranks;
+    struct usage *u = usage_at(w, FAN_PAIRS);
+    const struct plan_exchange *reply = answer(w, w->instr->exchange);
+    bool staged = moe_fan_has_stage(w->instr->args.count, wave_args(w, k));
+    int64_t x_row = stride_of(w, FAN_X), stage = staged ? stride_of(w, FAN_STAGE) : 0;
+    hold(u, slots_fan_rows(ir, e, me, ranks), slots_fan_pairs(ir, e, me, ranks));
+    u->routed = true;
+    u->row_dst_bytes = least(u->row_dst_bytes, stride_of(w, FAN_OWN));
+    for (uint32_t i = 0; i < e->wires.count; i++)
+        hold_table(u, TABLES_UNPACK + i, wire_at(w, e, i)->data_bytes, k->n[0]);
+    for (uint32_t i = 0; i < reply->wires.count; i++) {
+        bool plain = wire_is_plain(wire_at(w, reply, i), (uint32_t)k->n[3]);
+        int64_t bytes = wire_at(w, reply, i)->data_bytes;
+        u->row_dst_bytes = least(u->row_dst_bytes, plain ? bytes : stage);
+        hold_table(u, TABLES_REPLY + i, stage, bytes);
+    }
+    if (!e->pool)
+        hold_table(u, k->n[2] ? TABLE_OWN : TABLES_UNPACK, x_row, k->n[0]);
 }
 
 static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
 {
     const struct ir *ir = w->c->ir;
-    uint32_t me = w->program->rank, ranks = w->c->info->ranks;
     const struct plan_exchange *e = w->instr->exchange == NONE ? NULL : ROW(ir, plan_exchange, w->instr->exchange);
     int64_t bound = ROW(ir, plan_part, w->instr->part)->bound, x_bytes = k->n[0] * k->n[3];
-    if (k->role == kernel_role_bin) {
-        struct usage *u = usage_at(w, BIN_BINS);
-        const struct plan_exchange *reply = answer(w, w->instr->exchange);
-        hold(u, 0, 0, x_bytes, e->data_bytes);
-        u->row_dst_bytes = least(u->row_dst_bytes, reply->data_bytes);
-        u->tokens = most(u->tokens, bound);
-        if (e->node && w->instr->args.count > BIN_SUMS)
-            hold(usage_at(w, BIN_SUMS), 0, 0, reply->data_bytes, reply->data_bytes);
-    } else if (k->role == kernel_role_bin_round) {
-        hold(usage_at(w, ROUND_CONTROL), slots_round_rows(ir, e, me, ranks), 0, x_bytes, e->data_bytes);
+    if (k->role == kernel_role_bin || k->role == kernel_role_bin_round) {
+        bool base = k->role == kernel_role_bin;
+        struct usage *u = usage_at(w, base ? BIN_BINS : ROUND_CONTROL);
+        for (uint32_t i = 0; i < e->wires.count; i++)
+            hold_table(u, TABLES_PACK + i, x_bytes, wire_at(w, e, i)->data_bytes);
+        if (base)
+            hold_replies(w, u, answer(w, w->instr->exchange), BIN_OWN, (uint32_t)k->n[2]);
+        u->tokens = base ? most(u->tokens, bound) : u->tokens;
+        if (base && e->node && w->instr->args.count > BIN_SUMS)
+            hold_sums(w, usage_at(w, BIN_SUMS), answer(w, w->instr->exchange));
     } else if (k->role == kernel_role_fan_out) {
-        struct usage *u = usage_at(w, FAN_PAIRS);
-        const struct plan_exchange *reply = answer(w, w->instr->exchange);
-        int64_t pairs = slots_fan_pairs(ir, e, me, ranks),
-                x_row = ROW(ir, plan_buffer, arg_at(w, FAN_X)->buffer)->row_bytes;
-        bool apart = moe_fan_has_own(w->instr->args.count, wave_args(w, k));
-        hold(u, slots_fan_rows(ir, e, me, ranks), pairs, apart || e->pool ? e->data_bytes : least(e->data_bytes, x_row),
-             k->n[0]);
-        u->row_dst_bytes = least(u->row_dst_bytes, reply->data_bytes);
-        u->routed = true;
-        if (apart)
-            hold(usage_at(w, FAN_OWN_TABLE), bound * least(w->c->info->choices, slots_wave_experts(ir, e, me)), 0,
-                 x_row, k->n[0]);
+        learn_fan_out(w, k, e);
     } else if (k->role == kernel_role_fold) {
-        const struct plan_exchange *reply = answer(w, w->instr->exchange);
-        hold(usage_at(w, FOLD_CONTROL), 0, 0, reply->data_bytes, reply->data_bytes);
+        hold_sums(w, usage_at(w, FOLD_CONTROL), answer(w, w->instr->exchange));
     } else if (k->role == kernel_role_dense) {
         struct usage *u = usage_at(w, DENSE_PAIRS);
-        hold(u, bound, bound * k->n[3], k->n[1], k->n[0]);
+        hold(u, bound, bound * k->n[3]);
+        hold_table(u, TABLES_UNPACK, k->n[1], k->n[0]);
         u->row_dst_bytes = least(u->row_dst_bytes, k->n[2]);
         u->shared = most(u->shared, k->n[3]);
     }
@@ -305,6 +356,13 @@ static int64_t param_cols(const struct walk *w, uint32_t i)
     return ROW(w->c->ir, plan_param, ROW(w->c->ir, plan_buffer, arg_at(w, i)->buffer)->param)->cols;
 }
 
+/// The argument has `rows` rows of its buffer's own stride, aligned so that pointers to them can be marked.
+static bool holds_stride(const struct walk *w, uint32_t i, int64_t rows)
+{
+    int64_t stride = stride_of(w, i);
+    return stride > 0 && stride % 16 == 0 && holds_rows(w, i, rows, stride);
+}
+
 static bool check_bin(const struct walk *w, const struct plan_kernel *k)
 {
     const struct ir *ir = w->c->ir;
@@ -326,13 +384,13 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
     if (e->wave > 0 && arg_at(w, w->instr->args.count - 1)->buffer == arg_at(w, BIN_BINS)->buffer)
         return instr_fail(w, "overwrites the wave before");
     if (arg_at(w, BIN_SEND)->buffer != e->send || arg_at(w, BIN_REPLY)->buffer != reply->recv ||
-        !holds_rows(w, BIN_OWN, bound, reply->row_bytes))
+        !holds_stride(w, BIN_OWN, bound) || !dtype_computes((uint32_t)k->n[2]))
         return instr_fail(w, "its slots are not those of its exchange");
     if (!pool)
         return !moe_bin_has_spill(w->instr->args.count, e->wave) || instr_fail(w, "a spill without a pool");
     const struct plan_exchange *late = answer(w, number);
     if (!moe_bin_has_spill(w->instr->args.count, e->wave) || arg_at(w, BIN_SPILL)->buffer != late->recv ||
-        late->data_bytes != reply->data_bytes)
+        !same_wires(w->c, late, reply))
         return instr_fail(w, "its spill is not the pool combine's");
     if ((w->instr->args.count > BIN_SUMS && e->waves == 1) != (e->node > 0) ||
         (e->node && extent_bytes(w, arg_at(w, BIN_SUMS)->buffer) <
@@ -389,25 +447,55 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
             moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves) ||
         extent_bytes(w, arg_at(w, FAN_PAIRS)->buffer) < moe_pairs_bytes(owned, rows, pairs))
         return instr_fail(w, "a control buffer is too small");
-    if (moe_fan_has_own(w->instr->args.count, wave_args(w, k)) &&
-        extent_bytes(w, arg_at(w, FAN_OWN_TABLE)->buffer) < moe_rows_bytes(bound * least(info->choices, owned)))
-        return instr_fail(w, "a control buffer is too small");
+    bool staged = moe_fan_has_stage(w->instr->args.count, wave_args(w, k));
+    for (uint32_t i = 0; i < reply->wires.count; i++)
+        if (!staged && !wire_is_plain(wire_at(w, reply, i), (uint32_t)k->n[3]))
+            return instr_fail(w, "sums of replies in another format have no staging rows");
+    if (!k->n[2] && !e->pool && e->wires.count != 1)
+        return instr_fail(w, "own rows share a table with several formats");
     if (arg_at(w, FAN_ARRIVED)->buffer != e->recv || arg_at(w, FAN_REPLY)->buffer != reply->send)
         return instr_fail(w, "its slots are not those of its exchange");
     uint32_t at = w->instr->args.count;
     for (uint32_t earlier = e->earlier; earlier != NONE; earlier = ROW(ir, plan_exchange, earlier)->earlier)
         if (arg_at(w, --at)->buffer != ROW(ir, plan_exchange, earlier)->recv)
             return instr_fail(w, "its slots are not those of the earlier waves");
-    if (!holds_rows(w, FAN_A, pairs, k->n[0]) || !holds_rows(w, FAN_OWN, bound, reply->row_bytes) ||
-        !holds_rows(w, FAN_X, bound, 1))
+    if (!holds_rows(w, FAN_A, pairs, k->n[0]) || !holds_stride(w, FAN_OWN, bound) ||
+        (staged && !holds_stride(w, FAN_STAGE, rows)) || !holds_rows(w, FAN_X, bound, 1))
         return instr_fail(w, "A or the own rows are too small");
     return true;
 }
 
-static int64_t block_bytes(uint32_t dtype, int64_t width, int64_t block)
+/// A row of `copy_rows` on one side: in blocks where the format has them.
+static int64_t side_bytes(const int64_t *n, int64_t dtype)
 {
-    int64_t bytes = dtype_bytes(dtype) * width;
-    return dtype == dtype_fp8_e4m3 && block > 0 ? bytes + (width + block - 1) / block * 4 : bytes;
+    bool blocks = dtype == dtype_fp8_e4m3;
+    return moe_wire_bytes((uint32_t)dtype, n[0], blocks ? n[3] : 0, (uint32_t)n[4]);
+}
+
+static bool check_copy_rows(const struct usage *u, const int64_t *n)
+{
+    uint32_t tables = u->control == CONTROL_PAIRS ? TABLES_END : TABLES_PACK_END;
+    return in_range(n[0], 0, MOE_MAX_WIDTH) && in_range(n[1], 0, dtype_words_count - 1) &&
+           in_range(n[2], 0, dtype_words_count - 1) && in_range(n[3], 0, MOE_MAX_WIDTH) &&
+           in_range(n[4], 0, scale_type_words_count - 1) && in_range(n[5], 0, tables - 1) &&
+           side_bytes(n, n[1]) <= u->src_bytes[n[5]] && side_bytes(n, n[2]) <= u->dst_bytes[n[5]];
+}
+
+/// A reply in any of the combine's formats lies whole in its record, and the kernel knows the mark of its address.
+static bool check_merge(const struct walk *w, const struct usage *u, const int64_t *n)
+{
+    if (!in_range(n[0], 0, MOE_MAX_WIDTH) || !in_range(n[4], 0, MOE_MAX_WIRES) || u->mixed ||
+        (u->y_dtype && n[1] != u->y_dtype) || dtype_bytes((uint32_t)n[1]) * n[0] > u->row_dst_bytes)
+        return false;
+    for (uint32_t i = 0; i < MOE_MAX_WIRES; i++) {
+        uint32_t dtype = (uint32_t)(u->reply_code[i] & 0xff), scale = (uint32_t)(u->reply_code[i] >> 8 & 0xff);
+        if (u->reply_code[i] && (i >= n[4] || n[5 + i] != u->reply_code[i] ||
+                                 moe_wire_bytes(dtype, n[0], n[5 + i] >> 16, scale) > u->reply_bytes[i]))
+            return false;
+    }
+    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound;
+    return holds_rows(w, MERGE_Y, bound, dtype_bytes((uint32_t)n[2]) * n[0]) &&
+           (!n[3] || holds_rows(w, MERGE_SUM, bound, 4 * n[0]));
 }
 
 static bool check_route(const struct walk *w, const int64_t *n)
@@ -486,11 +574,10 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
                holds_rows(w, SHIFT_RESULT, bound, dtype_bytes((uint32_t)n[2]) * n[0]);
         break;
     case kernel_role_copy_rows: // before any built-in writes it, the table is empty
-        good = in_range(n[0], 0, MOE_MAX_WIDTH) && block_bytes((uint32_t)n[1], n[0], n[3]) <= u->src_bytes &&
-               block_bytes((uint32_t)n[2], n[0], n[3]) <= u->dst_bytes;
+        good = check_copy_rows(u, n);
         break;
     case kernel_role_sum_rows:
-        good = dtype_bytes((uint32_t)n[1]) * n[0] <= least(u->src_bytes, u->dst_bytes);
+        good = dtype_bytes((uint32_t)n[1]) * n[0] <= least(u->src_bytes[0], u->dst_bytes[0]);
         break;
     case kernel_role_mlp_up:
         if (!check_weights(w, k, UP_W, UP_ARGS, n[7] & MLP_PLAIN ? n[1] : 2 * n[1], n[0], n[3]))
@@ -504,9 +591,7 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
                dtype_bytes((uint32_t)n[3]) * n[1] <= u->row_dst_bytes;
         break;
     case kernel_role_merge:
-        good = dtype_bytes((uint32_t)n[1]) * n[0] <= u->row_dst_bytes &&
-               holds_rows(w, MERGE_Y, bound, dtype_bytes((uint32_t)n[2]) * n[0]) &&
-               (!n[3] || holds_rows(w, MERGE_SUM, bound, 4 * n[0]));
+        good = check_merge(w, u, n);
         break;
     default:
         break;

@@ -216,8 +216,13 @@ bool validate_program(const struct check *c, const struct plan_variant *v, const
     struct usage *usage = calloc((size_t)v->buffers.count + 1, sizeof *usage);
     if (!usage)
         return check_fail(c, "out of memory");
-    for (uint32_t i = 0; i < v->buffers.count; i++)
-        usage[i].src_bytes = usage[i].dst_bytes = usage[i].row_dst_bytes = MOE_MAX_BYTES;
+    for (uint32_t i = 0; i < v->buffers.count; i++) {
+        usage[i].row_dst_bytes = MOE_MAX_BYTES;
+        for (int t = 0; t < TABLES_END; t++)
+            usage[i].src_bytes[t] = usage[i].dst_bytes[t] = MOE_MAX_BYTES;
+        for (int t = 0; t < MOE_MAX_WIRES; t++)
+            usage[i].reply_bytes[t] = MOE_MAX_BYTES;
+    }
     struct walk w = {.c = c, .variant = v, .program = p, .usage = usage, .rounds = NONE};
     for (uint32_t i = 0; i < v->exchanges.count; i++) {
         const struct plan_exchange *e = ROW(c->ir, plan_exchange, v->exchanges.first + i);

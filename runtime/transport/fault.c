@@ -10,14 +10,15 @@ static struct moe_message *slot_header(const struct stream *s, const struct plan
     return (void *)((char *)s->rank->bases[e->send] + s->rank->exchanges[exchange].source_offset[peer]);
 }
 
-static char *record_at(struct moe_message *m, const struct plan_exchange *e, int64_t row)
+static char *record_at(struct moe_message *m, const struct plan_exchange *e, int64_t row_bytes, int64_t row)
 {
-    return (char *)m + e->header_bytes + row * e->row_bytes;
+    return (char *)m + e->header_bytes + row * row_bytes;
 }
 
-static uint32_t record_pairs(const struct moe_session *session, const struct plan_exchange *e, const char *record)
+static uint32_t record_pairs(const struct moe_session *session, const struct plan_exchange *e, int64_t row_bytes,
+                             const char *record)
 {
-    const struct moe_row_meta *meta = (const void *)(record + e->row_bytes - e->meta_bytes);
+    const struct moe_row_meta *meta = (const void *)(record + row_bytes - e->meta_bytes);
     uint32_t pairs = 0;
     while (pairs < session->info->choices && meta[pairs].local >= 0)
         pairs++;
@@ -40,17 +41,18 @@ static bool misroute(const struct stream *s, const struct plan_exchange *e, uint
                      struct moe_message *m)
 {
     const struct moe_session *session = s->rank->session;
-    char *last = record_at(m, e, m->rows - 1);
-    uint32_t pairs = record_pairs(session, e, last), to = peer_with_room(s, e, exchange, peer);
-    if (to < session->info->ranks) {
+    int64_t row_bytes = slots_record_bytes(session->ir, e, s->rank->number, peer);
+    char *last = record_at(m, e, row_bytes, m->rows - 1);
+    uint32_t pairs = record_pairs(session, e, row_bytes, last), to = peer_with_room(s, e, exchange, peer);
+    if (to < session->info->ranks && slots_record_bytes(session->ir, e, s->rank->number, to) == row_bytes) {
         struct moe_message *other = slot_header(s, e, exchange, to);
-        memcpy(record_at(other, e, other->rows++), last, (size_t)e->row_bytes);
+        memcpy(record_at(other, e, row_bytes, other->rows++), last, (size_t)row_bytes);
         other->pairs += pairs;
         m->rows--;
         m->pairs -= pairs;
         return true;
     }
-    struct moe_row_meta *meta = (void *)(last + e->row_bytes - e->meta_bytes);
+    struct moe_row_meta *meta = (void *)(last + row_bytes - e->meta_bytes);
     uint32_t owned = ROW(session->ir, plan_rank, peer)->owned.count;
     if (owned < 2 || pairs != 1)
         return false;
@@ -62,9 +64,10 @@ static bool double_last(const struct stream *s, const struct plan_exchange *e, u
 {
     if (m->rows >= slots_rows(s->rank->session->ir, e, peer))
         return false;
-    const char *last = record_at(m, e, m->rows - 1);
-    memcpy(record_at(m, e, m->rows++), last, (size_t)e->row_bytes);
-    m->pairs += record_pairs(s->rank->session, e, last);
+    int64_t row_bytes = slots_record_bytes(s->rank->session->ir, e, s->rank->number, peer);
+    const char *last = record_at(m, e, row_bytes, m->rows - 1);
+    memcpy(record_at(m, e, row_bytes, m->rows++), last, (size_t)row_bytes);
+    m->pairs += record_pairs(s->rank->session, e, row_bytes, last);
     return true;
 }
 
@@ -84,7 +87,8 @@ void fault_apply(struct stream *s, uint32_t exchange)
         bool done = true;
         if (session->fault == FAULT_DROP) {
             m->rows--;
-            m->pairs -= record_pairs(session, e, record_at(m, e, m->rows));
+            int64_t row_bytes = slots_record_bytes(session->ir, e, s->rank->number, p);
+            m->pairs -= record_pairs(session, e, row_bytes, record_at(m, e, row_bytes, m->rows));
         } else if (session->fault == FAULT_DOUBLE) {
             done = double_last(s, e, p, m);
         } else {

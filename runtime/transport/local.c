@@ -12,6 +12,7 @@ struct route {
     char *from_header, *from_rows, *to_header, *to_rows;
     int64_t room; // rows that fit on both sides
     int64_t header_bytes;
+    int64_t row_bytes; // of a record
 };
 
 /// Where a message's header lies in its slot: chunks of a combine have one each.
@@ -27,8 +28,8 @@ static struct route chunk_route(struct route r, const struct plan_exchange *e)
     r.header_bytes = e->header_bytes / e->chunks;
     for (uint32_t k = 0; k < e->chunk; k++)
         first += ((const struct moe_message *)(const void *)(r.from_header + k * r.header_bytes))->rows;
-    r.from_rows += first * e->row_bytes;
-    r.to_rows += first * e->row_bytes;
+    r.from_rows += first * r.row_bytes;
+    r.to_rows += first * r.row_bytes;
     r.from_header += header_at(e);
     r.to_header += header_at(e);
     r.room -= first;
@@ -61,16 +62,17 @@ static struct route find_route(const struct stream *s, uint32_t exchange, uint32
     r.to_rows = r.to_header + e->header_bytes;
     r.room = slots_rows(ir, e, dispatch ? peer : me->number);
     r.header_bytes = e->header_bytes;
+    r.row_bytes = slots_record_bytes(ir, e, me->number, peer);
     if (!e->pool)
         return e->chunks > 1 && !dispatch ? chunk_route(r, e) : r;
     int64_t headers = (int64_t)(me->session->info->ranks - 1) * e->header_bytes;
     struct grant g = round_grant(me, slots_dispatch(ir, e), peer, dispatch, s->round);
     r.room = g.count;
     if (dispatch) {
-        r.to_rows = recv + headers + g.place * e->row_bytes;
+        r.to_rows = recv + headers + g.place * slots_largest_record(ir, e);
     } else {
-        r.from_rows = send + headers + g.place * e->row_bytes;
-        r.to_rows += g.first * e->row_bytes;
+        r.from_rows = send + headers + g.place * slots_largest_record(ir, e);
+        r.to_rows += g.first * r.row_bytes;
     }
     return r;
 }
@@ -86,7 +88,7 @@ static int64_t message_bytes(struct stream *s, uint32_t exchange, uint32_t peer,
 {
     const struct plan_exchange *e = ROW(s->rank->session->ir, plan_exchange, exchange);
     int64_t handed = e->node && e->kind == exchange_kind_combine ? relay_hand_in_bytes(s, exchange, peer) : 0;
-    return r->header_bytes + ((const struct moe_message *)(const void *)r->from_header)->rows * e->row_bytes + handed;
+    return r->header_bytes + ((const struct moe_message *)(const void *)r->from_header)->rows * r->row_bytes + handed;
 }
 
 static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, const int64_t *axis_bytes)
@@ -100,7 +102,7 @@ static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, const i
     struct passage p = {.stream = s, .exchange = exchange, .peer = peer, .bytes = message_bytes(s, exchange, peer, &r)};
     p.share = (double)p.bytes / (double)axis_bytes[axis];
     p.piece[0] = (struct piece){r.to_header, r.from_header, r.header_bytes};
-    p.piece[1] = (struct piece){r.to_rows, r.from_rows, m->rows * e->row_bytes};
+    p.piece[1] = (struct piece){r.to_rows, r.from_rows, m->rows * r.row_bytes};
     if (m->rows > r.room)
         return session_fail(session, MOE_LOST, "rank %u has %u rows for rank %u in `%s`, which has room for %lld",
                             me->number, m->rows, peer, ir_text(session->ir, e->name), (long long)r.room);

@@ -48,13 +48,14 @@ static struct moe_relay_count *counts_of(const struct hop *h, char *message)
 }
 
 /// Entries of one rank's slot and, where a record is the first of its row, the row's data. Returns rows seen so far.
-static uint32_t write_entries(const struct hop *h, const char *slot, char *entries, char *rows, uint32_t seen)
+static uint32_t write_entries(const struct hop *h, int64_t data, const char *slot, char *entries, char *rows,
+                              uint32_t seen)
 {
     const struct plan_exchange *e = h->e;
-    int64_t data = slots_relay_data(e), entry = slots_entry_bytes(e);
+    int64_t entry = slots_entry_bytes(e);
     const struct moe_message *m = (const void *)slot;
     for (int64_t i = 0; i < m->rows; i++) {
-        const char *record = slot + e->header_bytes + i * e->row_bytes;
+        const char *record = slot + e->header_bytes + i * (data + entry);
         const struct moe_row_mark *mark = (const void *)(record + data);
         memcpy(entries + i * slots_entry_stride(e), mark, (size_t)entry);
         if (mark->first)
@@ -74,27 +75,27 @@ static int64_t send_to_relay(const struct hop *h, uint32_t node)
     struct moe_relay_count *counts = counts_of(h, message);
     struct moe_message *header = (void *)message;
     const char *any = (const char *)h->me->bases[e->send] + state->source_offset[node * e->node];
-    int64_t entries = 0;
+    int64_t entries = 0, data_bytes = slots_relay_data(h->ir, e, h->me->number, relay);
     memcpy(message, any, (size_t)e->header_bytes); // step, source and the overflow vector
     header->pairs = 0;
     for (uint32_t p = 0; p < e->node; p++) {
         const char *slot = (const char *)h->me->bases[e->send] + state->source_offset[node * e->node + p];
         const struct moe_message *m = (const void *)slot;
         counts[p] = (struct moe_relay_count){m->rows, m->pairs};
-        rows = write_entries(h, slot, message + slots_relay_entries(h->ir, e, relay, p), data, rows);
+        rows = write_entries(h, data_bytes, slot, message + slots_relay_entries(h->ir, e, relay, p), data, rows);
         header->pairs += m->pairs;
         entries += m->rows;
     }
     header->rows = rows;
-    return e->header_bytes + e->node * (int64_t)sizeof *counts + entries * slots_entry_stride(e) +
-           rows * slots_relay_data(e);
+    return e->header_bytes + e->node * (int64_t)sizeof *counts + entries * slots_entry_stride(e) + rows * data_bytes;
 }
 
 /// The replies to source `s`, as they lie here.
 static const char *replies_to(const struct hop *h, uint32_t s, int64_t *bytes)
 {
     const char *slot = (const char *)h->me->bases[h->e->send] + h->me->exchanges[h->number].target_offset[s];
-    *bytes = h->e->header_bytes + ((const struct moe_message *)(const void *)slot)->rows * h->e->row_bytes;
+    int64_t rows = ((const struct moe_message *)(const void *)slot)->rows;
+    *bytes = h->e->header_bytes + rows * slots_largest_record(h->ir, h->e);
     return slot;
 }
 
@@ -165,17 +166,17 @@ static int64_t pass_on(const struct hop *h, uint32_t s, char *message, uint32_t 
                *rows = message + slots_relay_entries(h->ir, e, h->me->number, e->node);
     char *slot = (char *)to->bases[e->recv] + to->exchanges[h->number].target_offset[s];
     struct moe_message *header = (void *)slot;
-    int64_t data = slots_relay_data(e), entry = slots_entry_bytes(e);
+    int64_t data = slots_relay_data(h->ir, e, h->me->number, s), entry = slots_entry_bytes(e);
     memcpy(slot, message, (size_t)e->header_bytes);
     header->rows = count.rows;
     header->pairs = count.pairs;
     for (int64_t i = 0; i < count.rows; i++) {
-        char *record = slot + e->header_bytes + i * e->row_bytes;
+        char *record = slot + e->header_bytes + i * (data + entry);
         const struct moe_row_mark *mark = (const void *)(entries + i * slots_entry_stride(e));
         memcpy(record, rows + mark->row * data, (size_t)data);
         memcpy(record + data, mark, (size_t)entry);
     }
-    return e->header_bytes + count.rows * e->row_bytes;
+    return e->header_bytes + count.rows * (data + entry);
 }
 
 static bool forward_rows(const struct hop *h)
@@ -204,6 +205,7 @@ static int64_t return_sums(const struct hop *h, uint32_t s)
                        slots_relay_index(e, h->me->number, s) * slots_relay_slot_bytes(h->ir, e, h->me->number) +
                        e->header_bytes;
     const struct moe_relay_count *counts = counts_of(h, message);
+    int64_t record = slots_record_bytes(h->ir, e, h->me->number, s);
     for (uint32_t p = 0; p < e->node; p++) {
         uint32_t from = h->node * e->node + p;
         const char *entries = message + slots_relay_entries(h->ir, d, h->me->number, p);
@@ -213,15 +215,15 @@ static int64_t return_sums(const struct hop *h, uint32_t s)
                (size_t)e->header_bytes);
         for (int64_t i = 0; i < counts[p].rows; i++) {
             const struct moe_row_mark *mark = (const void *)(entries + i * slots_entry_stride(d));
-            char *row = slot + e->header_bytes + i * e->row_bytes;
+            char *row = slot + e->header_bytes + i * record;
             if (mark->first)
-                memcpy(row, sums + mark->row * e->row_bytes, (size_t)e->row_bytes);
+                memcpy(row, sums + mark->row * slots_largest_record(h->ir, e), (size_t)record);
             else
-                memset(row, 0, (size_t)e->row_bytes);
+                memset(row, 0, (size_t)record);
         }
     }
     return e->header_bytes + e->node * (int64_t)sizeof *counts +
-           ((const struct moe_message *)(const void *)message)->rows * e->row_bytes;
+           ((const struct moe_message *)(const void *)message)->rows * record;
 }
 
 enum stepped relay_forward(struct stream *s, uint32_t exchange)

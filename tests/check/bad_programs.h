@@ -116,18 +116,31 @@ static const struct bad_line bad_lines[] = {
     {47, "} op foo(a: any[n, h], @b: routes[n]) -> any[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},
     {47, "} op foo(a: any[n, h], b: any[n, h]) -> @routes[n] { uses sm; kernel cpu \"add\"; }", "E0201"},
     {47, "} op foo(a: any[n, h], b: any[n, h]) -> @f32[n, h] { uses sm; kernel cpu \"add\"; }", "E0201"},
-    {47, "} op foo(a: any[n, h], b: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"add\"; @kernel cpu \"add\"; }", "E0102"},
-    {47, "} op foo(a: any[n, h], b: any[n, h]) -> any[n, h] { param @k: int = 1; uses sm; kernel cpu \"add\"; }", "E0106"},
+    {47, "} op foo(a: any[n, h], b: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"add\"; @kernel cpu \"add\"; }",
+     "E0102"},
+    {47, "} op foo(a: any[n, h], b: any[n, h]) -> any[n, h] { param @k: int = 1; uses sm; kernel cpu \"add\"; }",
+     "E0106"},
     {47, "} op foo(a: any[n, h], b: any[n, h]) -> any[n, h] { phase @pack { uses sm; } kernel cpu \"add\"; }", "E0201"},
     {47, "} op foo(@a: any[n, h]) -> any[n, h] { uses sm; kernel cpu \"grouped_mlp\"; }", "E0201"},
-    {47, "} op @foo(x: any[n, h], w: any[e, h]) -> routes[n] { param k: int; uses sm; kernel cpu \"route\"; }", "E0107"},
-    {47, "} op foo(x: any[n, h], w: any[e, h]) -> routes[n] { param k: @ratio; uses sm; kernel cpu \"route\"; }", "E0201"},
-    {47, "} op @foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase send { uses net_out; } "
-         "phase recv { uses net_in; } kernel cpu \"combine\"; }", "E0107"},
-    {47, "} op foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase @recv { uses net_in; } "
-         "phase send { uses net_out; } phase merge { uses sm; } kernel cpu \"combine\"; }", "E0201"},
-    {47, "} op foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase send { uses net_out; } "
-         "phase recv { uses net_in; } phase merge { uses sm; } phase @merge { uses sm; } kernel cpu \"combine\"; }", "E0201"},
+    {47, "} op @foo(x: any[n, h], w: any[e, h]) -> routes[n] { param k: int; uses sm; kernel cpu \"route\"; }",
+     "E0107"},
+    {47, "} op foo(x: any[n, h], w: any[e, h]) -> routes[n] { param k: @ratio; uses sm; kernel cpu \"route\"; }",
+     "E0201"},
+    {47,
+     "} op @foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase send { uses net_out; "
+     "} "
+     "phase recv { uses net_in; } kernel cpu \"combine\"; }",
+     "E0107"},
+    {47,
+     "} op foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase @recv { uses net_in; "
+     "} "
+     "phase send { uses net_out; } phase merge { uses sm; } kernel cpu \"combine\"; }",
+     "E0201"},
+    {47,
+     "} op foo(y: routed[m, h], r: routes[n]) -> any[n, h] { param wire: format = y.dtype; phase send { uses net_out; "
+     "} "
+     "phase recv { uses net_in; } phase merge { uses sm; } phase @merge { uses sm; } kernel cpu \"combine\"; }",
+     "E0201"},
     {17, "    stage combine: y = combine(yd, r); stage twice: z = add(@yd, yd);", "E0901"},
     {14, "    stage route: r = topk(x, w_router, k: 2); stage other: r2 = topk(x, @x, k: 2);", "E0201"},
     {14, "    stage route: r = topk(x, w_router, k: 2); stage other: z = add(@w_router, w_router);", "E0201"},
@@ -230,7 +243,7 @@ static const struct bad_line bad_lines[] = {
     {15, "    stage dispatch: xd = dispatch(x, r, capacity: @125%);", "E0207"},
     {15, "    stage dispatch: xd = dispatch(x, r, capacity: @-1x);", "E0206"},
     {15, "    stage dispatch: xd = dispatch(x, r, wire: @bf61);", "E0101"},
-    {15, "    stage dispatch: xd = dispatch(x, r, wire: @{ rank: bf16 });", "E0901"},
+    {15, "    stage dispatch: xd = dispatch(x, r, wire: { rank: @bf61 });", "E0101"},
     {15, "    stage dispatch: xd = dispatch(x, r, overflow: @pol);", "E0208"},
     {15, "    stage dispatch: xd = dispatch(@r, r);", "E0201"},
     {15, "    stage dispatch: xd = dispatch(x, @x);", "E0201"},

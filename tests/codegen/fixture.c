@@ -252,7 +252,7 @@ void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned 
     if (form & LAYER_BIASED)
         make_biases(l, level);
     l->pairs = (struct moe_pairs_head){
-        .unpack = {l->pair_count, l->sources, l->targets},
+        .tables = {{l->pair_count, l->sources, l->targets}},
         .experts = l->experts,
         .expert_first = l->expert_first,
         .pair_row = l->pair_row,

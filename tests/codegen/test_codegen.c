@@ -146,7 +146,7 @@ static void keep_row(struct layer *l, int64_t row)
                 kept++;
             }
     }
-    l->expert_first[l->experts] = l->pair_count = l->pairs.unpack.rows = kept;
+    l->expert_first[l->experts] = l->pair_count = l->pairs.tables[TABLES_UNPACK].rows = kept;
     l->rows = l->pairs.rows = 1;
 }
 

@@ -162,6 +162,27 @@ static const struct plan_instr *filler(const struct model *m, const struct plan_
     return NULL;
 }
 
+/// What a copy_rows touches through control data of fan_out depends on its table.
+static void add_fanned(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *in,
+                       const struct plan_instr *from)
+{
+    int64_t table = ROW(m->plan, plan_kernel, in->kernel)->n[5];
+    const struct plan_exchange *exchange = ROW(m->plan, plan_exchange, from->exchange);
+    bool reply = table >= TABLES_REPLY && table < TABLE_OWN;
+    bool staged = moe_fan_has_stage(from->args.count, exchange->pool ? 0 : exchange->wave);
+    if (reply && staged)
+        add_argument(m, rank, number, from, FAN_STAGE, false);
+    else if (!reply)
+        add_argument(m, rank, number, from, FAN_X, false);
+    if (table < TABLES_REPLY) {
+        add_argument(m, rank, number, from, FAN_ARRIVED, false);
+        for (uint32_t earlier = exchange->earlier; earlier != NONE;
+             earlier = ROW(m->plan, plan_exchange, earlier)->earlier)
+            add_access(m, rank, number, rank, ROW(m->plan, plan_exchange, earlier)->recv, NONE, false);
+    }
+    add_argument(m, rank, number, from, reply ? FAN_REPLY : FAN_A, true);
+}
+
 static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *in, uint32_t role)
 {
     const struct plan_instr *from = filler(m, in);
@@ -172,18 +193,16 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
         add_argument(m, rank, number, from, BIN_X, false);
         add_argument(m, rank, number, from, BIN_SEND, true);
     } else if (role == kernel_role_copy_rows && by == kernel_role_fan_out) {
-        add_argument(m, rank, number, from, FAN_X, false);
-        add_argument(m, rank, number, from, FAN_ARRIVED, false);
-        add_argument(m, rank, number, from, FAN_A, true);
-        const struct plan_exchange *e = ROW(m->plan, plan_exchange, from->exchange);
-        for (uint32_t earlier = e->earlier; earlier != NONE; earlier = ROW(m->plan, plan_exchange, earlier)->earlier)
-            add_access(m, rank, number, rank, ROW(m->plan, plan_exchange, earlier)->recv, NONE, false);
+        add_fanned(m, rank, number, in, from);
     } else if (role == kernel_role_copy_rows) {
         add_argument(m, rank, number, from, DENSE_X, false);
         add_argument(m, rank, number, from, DENSE_A, true);
     } else if (role == kernel_role_mlp_down && by == kernel_role_fan_out) {
         add_argument(m, rank, number, from, FAN_REPLY, true);
         add_argument(m, rank, number, from, FAN_OWN, true);
+        const struct plan_exchange *e = ROW(m->plan, plan_exchange, from->exchange);
+        if (moe_fan_has_stage(from->args.count, e->pool ? 0 : e->wave))
+            add_argument(m, rank, number, from, FAN_STAGE, true);
     } else if (role == kernel_role_mlp_down) {
         add_argument(m, rank, number, from, DENSE_Y, true);
     } else if (role == kernel_role_merge) {

@@ -111,6 +111,26 @@ static int64_t message_rows(const struct explorer *x, const struct plan_exchange
     return e->kind == exchange_kind_combine || spill < rows ? spill : rows;
 }
 
+/// Bytes of a row record between two ranks: in the format of the outermost axis on which they differ.
+static int64_t record_between(const struct explorer *x, const struct plan_exchange *e, uint32_t a, uint32_t b)
+{
+    struct rows axes = ROW(x->plan, plan_info, 0)->axes;
+    uint32_t axis = 0;
+    while (axis + 1 < axes.count && a / ROW(x->plan, plan_axis, axes.first + axis)->stride ==
+                                        b / ROW(x->plan, plan_axis, axes.first + axis)->stride)
+        axis++;
+    return ROW(x->plan, plan_wire, e->wires.first + (uint32_t)e->wire_of_axis[axis])->row_bytes;
+}
+
+static int64_t largest_record(const struct explorer *x, const struct plan_exchange *e)
+{
+    int64_t largest = 0;
+    for (uint32_t i = 0; i < e->wires.count; i++)
+        if (ROW(x->plan, plan_wire, e->wires.first + i)->row_bytes > largest)
+            largest = ROW(x->plan, plan_wire, e->wires.first + i)->row_bytes;
+    return largest;
+}
+
 /// Rows of all messages of a pool between a source and its peers: a token goes to so many other ranks at most.
 static int64_t pool_rows(const struct explorer *x, const struct plan_exchange *e, uint32_t me, bool sending)
 {
@@ -130,19 +150,21 @@ static void touch_slot(const struct explorer *x, struct site *site, const struct
     bool packed = e->pool && sending != (e->kind == exchange_kind_dispatch);
     if (e->pool && !packed) {
         touch(site, me, sending ? e->send : e->recv, 0,
-              (x->ranks - 1) * e->header_bytes + pool_rows(x, e, me, sending) * e->row_bytes, write);
+              (x->ranks - 1) * e->header_bytes + pool_rows(x, e, me, sending) * largest_record(x, e), write);
         return;
     }
-    int64_t at = 0, record = e->row_bytes, rows = sending ? message_rows(x, e, me, peer) : message_rows(x, e, peer, me);
+    int64_t at = 0, rows = sending ? message_rows(x, e, me, peer) : message_rows(x, e, peer, me);
     for (uint32_t r = 0; r < peer; r++)
         if (r != me && packed)
             at += e->header_bytes;
         else if (r != me)
-            at += e->header_bytes + record * (sending ? message_rows(x, e, me, r) : message_rows(x, e, r, me));
+            at += e->header_bytes +
+                  record_between(x, e, me, r) * (sending ? message_rows(x, e, me, r) : message_rows(x, e, r, me));
     uint32_t buffer = sending ? e->send : e->recv;
-    touch(site, me, buffer, at, e->header_bytes + (packed || header_only ? 0 : rows * record), write);
+    touch(site, me, buffer, at, e->header_bytes + (packed || header_only ? 0 : rows * record_between(x, e, me, peer)),
+          write);
     if (packed && !header_only)
-        touch(site, me, buffer, (x->ranks - 1) * e->header_bytes, rows_for(x, e, me) * record, write);
+        touch(site, me, buffer, (x->ranks - 1) * e->header_bytes, rows_for(x, e, me) * largest_record(x, e), write);
 }
 
 static bool has_pool(const struct explorer *x, uint32_t exchange)

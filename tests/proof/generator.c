@@ -439,7 +439,8 @@ static void emit_exchanges(struct generator *g)
 {
     for (int i = 0; i < g->exchange_count; i++) {
         const struct exchange *from = &g->exchanges[i];
-        uint32_t row = ADD(g->plan, plan_exchange), slots = COUNT(g->plan, plan_slot);
+        uint32_t row = ADD(g->plan, plan_exchange), slots = COUNT(g->plan, plan_slot), wire = ADD(g->plan, plan_wire);
+        *ROW(g->plan, plan_wire, wire) = (struct plan_wire){.data_bytes = ROW_BYTES, .row_bytes = ROW_BYTES};
         for (int r = 0; r < g->ranks; r++) {
             uint32_t slot = ADD(g->plan, plan_slot);
             ROW(g->plan, plan_slot, slot)->rows = from->rows[r];
@@ -453,7 +454,7 @@ static void emit_exchanges(struct generator *g)
         e->send = (uint32_t)from->send, e->recv = (uint32_t)from->recv;
         e->base = from->base < 0 ? NONE : (uint32_t)from->base;
         e->header_bytes = 64;
-        e->row_bytes = e->data_bytes = ROW_BYTES;
+        e->wires = (struct rows){wire, 1};
         e->max_rounds = 8;
         e->slots = (struct rows){slots, (uint32_t)g->ranks};
     }

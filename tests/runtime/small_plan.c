@@ -69,13 +69,14 @@ static void add_kernels(struct builder *b)
 {
     int64_t h = b->small->width, e = b->small->experts, k = b->small->choices, row = moe_row_stride(h, 4);
     add_kernel(b, kernel_role_route, false, work_unit_tokens, 0, (int64_t[12]){h, e, k, 0, 0, dtype_f32});
-    add_kernel(b, kernel_role_bin, true, work_unit_one, 0, (int64_t[12]){h, k, 4, 4});
-    add_kernel(b, kernel_role_bin_round, true, work_unit_one, 0, (int64_t[12]){h, k, 4, 4});
+    add_kernel(b, kernel_role_bin, true, work_unit_one, 0, (int64_t[12]){h, k, dtype_f32, 4});
+    add_kernel(b, kernel_role_bin_round, true, work_unit_one, 0, (int64_t[12]){h, k, dtype_f32, 4});
     add_kernel(b, kernel_role_copy_rows, false, work_unit_rows, 0, (int64_t[12]){h, dtype_f32, dtype_f32});
-    add_kernel(b, kernel_role_fan_out, true, work_unit_one, 0, (int64_t[12]){row, k});
+    add_kernel(b, kernel_role_fan_out, true, work_unit_one, 0, (int64_t[12]){row, k, 0, dtype_f32});
     add_kernel(b, kernel_role_mlp_up, false, work_unit_fixed, 2, (int64_t[12]){h, h, 0, dtype_f32, row, row});
     add_kernel(b, kernel_role_mlp_down, false, work_unit_fixed, 2, (int64_t[12]){h, h, dtype_f32, dtype_f32, row, row});
-    add_kernel(b, kernel_role_merge, false, work_unit_tokens, 0, (int64_t[12]){h, dtype_f32, dtype_f32});
+    add_kernel(b, kernel_role_merge, false, work_unit_tokens, 0,
+               (int64_t[12]){h, dtype_f32, dtype_f32, 0, 1, dtype_f32});
 }
 
 static uint32_t add_buffer(struct builder *b, const char *name, uint32_t kind, uint32_t dtype, int64_t row_bytes)
@@ -108,7 +109,9 @@ static void add_buffers(struct builder *b)
         for (size_t n = 0; n < count; n++) {
             bool control = !strcmp(names[n], "bins") || !strcmp(names[n], "pairs") || !strcmp(names[n], "pool_pairs") ||
                            !strcmp(names[n], "round");
-            *numbers[n] = add_buffer(b, names[n], buffer_kind_arena, control ? dtype_none : dtype_f32, 0);
+            bool own = !strcmp(names[n], "own");
+            *numbers[n] = add_buffer(b, names[n], buffer_kind_arena, control ? dtype_none : dtype_f32,
+                                     own ? moe_record_bytes(b->small->width * 4, 0) : 0);
         }
     }
 }
@@ -125,6 +128,9 @@ static uint32_t add_exchange(struct builder *b, const char *name, uint32_t kind,
     }
     int64_t meta = kind == exchange_kind_dispatch ? s->choices * (int64_t)sizeof(struct moe_row_meta) : 0;
     str_id id = ir_str(b->ir, name);
+    uint32_t wire = ADD(b->ir, plan_wire);
+    *ROW(b->ir, plan_wire, wire) = (struct plan_wire){
+        .dtype = dtype_f32, .data_bytes = s->width * 4, .row_bytes = moe_record_bytes(s->width * 4, meta)};
     *ROW(b->ir, plan_exchange, number) =
         (struct plan_exchange){.name = id,
                                .kind = kind,
@@ -134,14 +140,12 @@ static uint32_t add_exchange(struct builder *b, const char *name, uint32_t kind,
                                .recv = recv,
                                .base = base,
                                .header_bytes = moe_header_bytes(s->ranks),
-                               .data_bytes = s->width * 4,
-                               .row_bytes = moe_record_bytes(s->width * 4, meta),
                                .meta_bytes = meta,
                                .waves = 1,
                                .earlier = NONE,
                                .max_rounds = 100000,
                                .overflow = s->overflow_error ? overflow_error : overflow_pool,
-                               .wire = dtype_f32,
+                               .wires = {wire, 1},
                                .slots = {first, s->ranks}};
     return number;
 }
@@ -327,7 +331,7 @@ static int64_t buffer_bytes(const struct builder *b, const struct part_rows *p, 
         return buffer == p->reply_send ? slots_send_bytes(ir, c, rank, s->ranks)
                                        : slots_recv_bytes(ir, c, rank, s->ranks);
     if (buffer == p->own)
-        return bound * c->row_bytes;
+        return bound * ROW(ir, plan_wire, c->wires.first)->row_bytes;
     if (buffer == p->bins)
         return moe_bins_bytes(s->ranks, s->experts, s->choices, bound, 1);
     if (buffer == p->pairs)

@@ -129,8 +129,11 @@ static bool can_route(const int64_t *n)
 // Elements as they are: E4M3 without scales too.
 static bool can_copy(const int64_t *n)
 {
+    struct wire_format blocks = {dtype_fp8_e4m3, (uint32_t)n[3], (uint32_t)n[4]};
     bool from = computes(n[1]) || n[1] == dtype_fp8_e4m3, to = computes(n[2]) || n[2] == dtype_fp8_e4m3;
-    return n[0] > 0 && n[0] % 8 == 0 && from && to && n[4] == scale_type_none;
+    bool plain = n[4] == scale_type_none, coded = (computes(n[1]) || computes(n[2])) && wire_built(blocks);
+    return n[0] > 0 && n[0] % 8 == 0 && from && to && (plain || coded) && n[5] >= 0 && n[5] < TABLES_END &&
+           (n[6] == dtype_none || computes(n[6]));
 }
 
 static bool can_up(const int64_t *n)
@@ -146,7 +149,10 @@ static bool can_down(const int64_t *n)
 
 static bool can_merge(const int64_t *n)
 {
-    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]);
+    for (int64_t i = 0; i < n[4] && i < 4; i++)
+        if (!wire_built(wire_of_code(n[5 + i])))
+            return false;
+    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]) && n[4] >= 0 && n[4] <= 4;
 }
 
 static bool can_add(const int64_t *n)

@@ -74,6 +74,8 @@ LLVMValueRef e4m3_to_f32(struct emit *e, LLVMValueRef codes, unsigned lanes);
 LLVMValueRef half_to_f32(struct emit *e, LLVMValueRef bits, unsigned lanes);
 LLVMValueRef bits_to_f32(struct emit *e, LLVMValueRef bits);
 LLVMValueRef f32_to_bits(struct emit *e, LLVMValueRef value);
+/// Rounds to one of those formats and widens again.
+LLVMValueRef rounded_to(struct emit *e, LLVMValueRef value, uint32_t dtype, unsigned lanes);
 /// a * b + c, fused where the level has it; never fused otherwise, so that every use rounds alike.
 LLVMValueRef multiply_add(struct emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c);
 /// The one exponential of all kernels: relative error about 1e-7, overflow to infinity, NaN stays.
@@ -107,6 +109,24 @@ void if_end(struct emit *e, LLVMBasicBlockRef after);
 /// 8 or 4 lanes; so no masks are needed and no store goes beyond the row.
 typedef void chunk_fn(struct emit *e, LLVMValueRef column, unsigned lanes, void *user);
 void for_chunks(struct emit *e, int64_t width, unsigned unroll, chunk_fn *body, void *user);
+
+// rows in wire formats: wire.c
+struct wire_format {
+    uint32_t dtype, block, scale; // block 0: elements as they are
+};
+struct wire_format wire_of_code(int64_t code); // moe_wire_code
+bool wire_built(struct wire_format format);
+
+struct wire_row {
+    LLVMValueRef plain, coded; // the same row as elements and in blocks
+    uint32_t plain_dtype;
+    int64_t width;
+    struct wire_format format;
+};
+void pack_row(struct emit *e, const struct wire_row *row);
+/// Elements [column, column + lanes) of a row as f32; column is a multiple of lanes.
+LLVMValueRef load_wire(struct emit *e, LLVMValueRef row, int64_t width, LLVMValueRef column, struct wire_format format,
+                       unsigned lanes);
 
 // generators, by role: gemm.c, route.c, rows.c
 void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name);

@@ -156,6 +156,16 @@ void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_
     }
 }
 
+LLVMValueRef rounded_to(struct emit *e, LLVMValueRef value, uint32_t dtype, unsigned lanes)
+{
+    if (dtype == dtype_f16)
+        return half_to_f32(e, f32_to_half(e, value, lanes), lanes);
+    if (dtype != dtype_bf16)
+        return value;
+    LLVMValueRef wide = LLVMBuildZExt(e->builder, f32_to_bf16(e, value, lanes), vector_of(e->i32, lanes), "");
+    return bits_to_f32(e, shift_left(e, wide, 16, lanes));
+}
+
 LLVMValueRef multiply_add(struct emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
 {
     if (e->level->fma) {

@@ -1,20 +1,23 @@
 // Kernels that work through rows: copy_rows (gather and convert), merge (sum of a token's replies, added to earlier
 // waves' sum), add, gate.
 #include "emit.h"
+#include "runtime/plan/limits.h"
 
 // about 5 us of work at a time
 enum { ROW_GRAIN = 16 };
 
 struct row_copy {
     LLVMValueRef src, dst;
-    uint32_t from, to;
+    struct wire_format from;
+    uint32_t to, between; // between: rounded to on the way, none: not
+    int64_t width;
 };
 
 static void convert_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
 {
     struct row_copy *copy = user;
-    LLVMValueRef value =
-        load_f32(e, offset(e, copy->src, scaled(e, column, dtype_bytes(copy->from))), copy->from, lanes);
+    LLVMValueRef value = load_wire(e, copy->src, copy->width, column, copy->from, lanes);
+    value = rounded_to(e, value, copy->between, lanes);
     store_f32(e, value, offset(e, copy->dst, scaled(e, column, dtype_bytes(copy->to))), copy->to, lanes);
 }
 
@@ -30,16 +33,23 @@ static void copy_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void
 void generate_copy_rows(struct emit *e, struct plan_kernel *kernel, const char *name)
 {
     const int64_t *n = kernel->n;
-    struct row_copy copy = {.from = (uint32_t)n[1], .to = (uint32_t)n[2]};
+    struct wire_format format = {dtype_fp8_e4m3, (uint32_t)n[3], (uint32_t)n[4]};
+    struct row_copy copy = {.from = {.dtype = (uint32_t)n[1]}, .to = (uint32_t)n[2], .between = (uint32_t)n[6]};
+    copy.width = n[0];
+    if (n[1] == dtype_fp8_e4m3)
+        copy.from = format;
     kernel_function(e, name);
-    LLVMValueRef table = kernel_argument(e, COPY_CONTROL);
+    LLVMValueRef table =
+        offset_const(e, kernel_argument(e, COPY_CONTROL), n[5] * (int64_t)sizeof(struct moe_row_table));
     LLVMValueRef sources = field(e, e->ptr, table, offsetof(struct moe_row_table, src));
     LLVMValueRef targets = field(e, e->ptr, table, offsetof(struct moe_row_table, dst));
     struct loop rows = loop_begin(e, e->begin, e->end, 1, NULL, 0);
     copy.src = element(e, e->ptr, 8, sources, rows.index);
     copy.dst = element(e, e->ptr, 8, targets, rows.index);
-    if (copy.from == copy.to)
-        for_chunks(e, n[0] * dtype_bytes(copy.from) / 4, 4, copy_chunk, &copy);
+    if (copy.to == dtype_fp8_e4m3 && format.block)
+        pack_row(e, &(struct wire_row){copy.src, copy.dst, copy.from.dtype, n[0], format});
+    else if (copy.from.dtype == copy.to)
+        for_chunks(e, n[0] * dtype_bytes(copy.to) / 4, 4, copy_chunk, &copy);
     else
         for_chunks(e, n[0], 2, convert_chunk, &copy);
     loop_end(e, &rows, NULL);
@@ -52,8 +62,43 @@ void generate_copy_rows(struct emit *e, struct plan_kernel *kernel, const char *
 struct merging {
     LLVMValueRef replies, first, end, y;
     LLVMValueRef before; // f32 row of earlier waves' sum, or NULL
-    uint32_t from, to;
+    struct wire_format formats[1 + MOE_MAX_WIRES]; // by the mark of a reply's pointer; dtype none: does not occur
+    bool marked;                                   // several occur
+    uint32_t to;
+    int64_t width;
 };
+
+// a reply's elements, whatever its pointer says that it holds
+static LLVMValueRef load_reply(struct emit *e, const struct merging *merge, LLVMValueRef reply, LLVMValueRef column,
+                               unsigned lanes)
+{
+    LLVMBuilderRef b = e->builder;
+    if (!merge->marked)
+        return load_wire(e, reply, merge->width, column, merge->formats[0], lanes);
+    LLVMBasicBlockRef after = new_block(e, "loaded"), other = new_block(e, "no_format");
+    LLVMValueRef mark = LLVMBuildAnd(b, LLVMBuildPtrToInt(b, reply, e->i64, ""), const_i64(e, 15), "");
+    LLVMValueRef choice = LLVMBuildSwitch(b, mark, other, 1 + MOE_MAX_WIRES), values[1 + MOE_MAX_WIRES];
+    LLVMBasicBlockRef blocks[1 + MOE_MAX_WIRES];
+    unsigned count = 0;
+    for (unsigned i = 0; i <= MOE_MAX_WIRES; i++) {
+        if (merge->formats[i].dtype == dtype_none)
+            continue;
+        blocks[count] = new_block(e, "reply");
+        LLVMAddCase(choice, const_i64(e, i), blocks[count]);
+        enter(e, blocks[count]);
+        values[count] =
+            load_wire(e, offset_const(e, reply, -(int64_t)i), merge->width, column, merge->formats[i], lanes);
+        LLVMBuildBr(b, after);
+        count++;
+    }
+    enter(e, other);
+    LLVMBuildUnreachable(b);
+    LLVMMoveBasicBlockAfter(after, other);
+    enter(e, after);
+    LLVMValueRef value = LLVMBuildPhi(b, vector_of(e->f32, lanes), "");
+    LLVMAddIncoming(value, values, blocks, count);
+    return value;
+}
 
 static void merge_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
 {
@@ -61,10 +106,9 @@ static void merge_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, voi
     LLVMValueRef sum = splat_f32(e, 0, lanes);
     if (merge->before)
         sum = load_f32(e, offset(e, merge->before, scaled(e, column, 4)), dtype_f32, lanes);
-    LLVMValueRef at = scaled(e, column, dtype_bytes(merge->from));
     struct loop replies = loop_begin(e, merge->first, merge->end, 1, &sum, 1);
     LLVMValueRef reply = element(e, e->ptr, 8, merge->replies, replies.index);
-    sum = LLVMBuildFAdd(e->builder, sum, load_f32(e, offset(e, reply, at), merge->from, lanes), "");
+    sum = LLVMBuildFAdd(e->builder, sum, load_reply(e, merge, reply, column, lanes), "");
     loop_end(e, &replies, &sum);
     store_f32(e, sum, offset(e, merge->y, scaled(e, column, dtype_bytes(merge->to))), merge->to, lanes);
 }
@@ -72,7 +116,14 @@ static void merge_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, voi
 void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name)
 {
     const int64_t *n = kernel->n;
-    struct merging merge = {.from = (uint32_t)n[1], .to = (uint32_t)n[2]};
+    struct merging merge = {.formats = {{.dtype = (uint32_t)n[1]}}, .to = (uint32_t)n[2], .width = n[0]};
+    for (int64_t i = 0; i < n[4]; i++) {
+        struct wire_format format = wire_of_code(n[5 + i]);
+        if (format.block || format.dtype != merge.formats[0].dtype) {
+            merge.formats[1 + i] = format;
+            merge.marked = true;
+        }
+    }
     kernel_function(e, name);
     LLVMValueRef bins = kernel_argument(e, MERGE_BINS), y = kernel_argument(e, MERGE_Y);
     LLVMValueRef firsts = field(e, e->ptr, bins, offsetof(struct moe_bins_head, merge_first));
@@ -94,7 +145,7 @@ void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name
 void generate_sum_rows(struct emit *e, struct plan_kernel *kernel, const char *name)
 {
     const int64_t *n = kernel->n;
-    struct merging merge = {.from = (uint32_t)n[1], .to = (uint32_t)n[1]};
+    struct merging merge = {.formats = {{.dtype = (uint32_t)n[1]}}, .to = (uint32_t)n[1], .width = n[0]};
     kernel_function(e, name);
     LLVMValueRef table = kernel_argument(e, SUM_CONTROL);
     LLVMValueRef targets = field(e, e->ptr, table, offsetof(struct moe_row_table, dst));

@@ -1,0 +1,213 @@
+// Conversions between wire formats: what a rank sends has been packed, in every format of the exchange and in that
+// format, and what it computes with has been unpacked from each; sums that travel in another format are packed from their
+// staging rows after they were made. A walk over the events in their order: verify_access.c has shown that whatever
+// touches the same rows is ordered.
+#include "compiler/lower/verify.h"
+
+struct dispatch_state {
+    bool binned, fanned;                // bin has filled its slots' tables; fan_out those of what arrived
+    uint32_t packed, unpacked, replied; // tables, as bits, since bin, fan_out and mlp_down
+    bool summed;                        // mlp_down has made the sums of the replies
+    uint32_t y_dtype;                   // of those sums
+};
+
+struct formats {
+    const struct verifier *v;
+    struct dispatch_state *states; // by exchange of the variant
+    uint32_t *writer;              // by buffer of the variant: instruction that filled it as control, NONE: none
+};
+
+static const struct plan_exchange *exchange_row(const struct formats *f, uint32_t number)
+{
+    return ROW(f->v->plan, plan_exchange, number);
+}
+
+static struct dispatch_state *state_of(const struct formats *f, uint32_t exchange)
+{
+    return &f->states[exchange - f->v->variant->exchanges.first];
+}
+
+static uint32_t *writer_of(const struct formats *f, const struct plan_instr *instr, uint32_t arg)
+{
+    uint32_t buffer = ROW(f->v->plan, plan_arg, instr->args.first + arg)->buffer;
+    return &f->writer[buffer - f->v->variant->buffers.first];
+}
+
+static const struct plan_kernel *kernel_of(const struct formats *f, const struct plan_instr *instr)
+{
+    return ROW(f->v->plan, plan_kernel, instr->kernel);
+}
+
+/// The (first) combine that answers a dispatch.
+static const struct plan_exchange *answer_of(const struct formats *f, uint32_t dispatch)
+{
+    struct rows rows = f->v->variant->exchanges;
+    for (uint32_t i = 0; i < rows.count; i++) {
+        const struct plan_exchange *e = exchange_row(f, rows.first + i);
+        if (e->kind == exchange_kind_combine && e->base == dispatch)
+            return e;
+    }
+    return NULL;
+}
+
+/// Does a side of a conversion hold rows of this format?
+static bool is_side(const int64_t *n, int64_t dtype, const struct plan_wire *wire)
+{
+    return dtype == wire->dtype && (!wire->block || (n[3] == wire->block && n[4] == wire->scale));
+}
+
+static bool wrong_format(const struct formats *f, uint32_t event)
+{
+    return verify_fail(f->v, "%s converts rows of another format than they have", event_text(f->v, event));
+}
+
+static bool see_copy(const struct formats *f, uint32_t event, const struct plan_instr *instr)
+{
+    uint32_t by = *writer_of(f, instr, COPY_CONTROL);
+    if (by == NONE)
+        return true; // verify_access.c tells
+    const struct plan_instr *filler = ROW(f->v->plan, plan_instr, by);
+    const int64_t *n = kernel_of(f, instr)->n;
+    uint32_t role = kernel_of(f, filler)->role, table = (uint32_t)n[5];
+    if (role == kernel_role_dense)
+        return true;
+    const struct plan_exchange *e = exchange_row(f, filler->exchange);
+    struct dispatch_state *state = state_of(f, filler->exchange);
+    bool fanned = role == kernel_role_fan_out, reply = fanned && table >= TABLES_REPLY && table < TABLE_OWN;
+    const struct plan_exchange *carrier = reply ? answer_of(f, filler->exchange) : e;
+    uint32_t number = reply ? table - TABLES_REPLY : table;
+    if (fanned && table == TABLE_OWN) {
+        state->unpacked |= 1u << TABLE_OWN;
+        return true;
+    }
+    if (!carrier || number >= carrier->wires.count)
+        return verify_fail(f->v, "%s works through a table that no format has", event_text(f->v, event));
+    const struct plan_wire *wire = ROW(f->v->plan, plan_wire, carrier->wires.first + number);
+    if (!is_side(n, fanned && !reply ? n[1] : n[2], wire))
+        return wrong_format(f, event);
+    if (reply && !state->summed)
+        return verify_fail(f->v, "%s packs sums that are not made yet", event_text(f->v, event));
+    *(reply ? &state->replied : fanned ? &state->unpacked : &state->packed) |= 1u << number;
+    return true;
+}
+
+/// Tables of an exchange's formats, one bit each; of those that differ from `plain` only, where that is a type.
+static uint32_t tables_of(const struct formats *f, const struct plan_exchange *e, uint32_t plain)
+{
+    uint32_t tables = 0;
+    for (uint32_t i = 0; i < e->wires.count; i++)
+        if (plain == dtype_none || !wire_is_plain(ROW(f->v->plan, plan_wire, e->wires.first + i), plain))
+            tables |= 1u << i;
+    return tables;
+}
+
+/// The kernel that computes with arrived rows needs them from every table of its fan_out.
+static bool see_up(const struct formats *f, uint32_t event, const struct plan_instr *instr)
+{
+    uint32_t by = *writer_of(f, instr, UP_PAIRS);
+    if (by == NONE || kernel_of(f, ROW(f->v->plan, plan_instr, by))->role != kernel_role_fan_out)
+        return true;
+    const struct plan_instr *fan = ROW(f->v->plan, plan_instr, by);
+    const struct plan_exchange *e = exchange_row(f, fan->exchange);
+    uint32_t needed = tables_of(f, e, dtype_none);
+    if (kernel_of(f, fan)->n[2] && !e->pool)
+        needed |= 1u << TABLE_OWN;
+    return (state_of(f, fan->exchange)->unpacked & needed) == needed ||
+           verify_fail(f->v, "%s computes with rows that are not unpacked", event_text(f->v, event));
+}
+
+static bool see_down(const struct formats *f, const struct plan_instr *instr)
+{
+    uint32_t by = *writer_of(f, instr, DOWN_PAIRS);
+    if (by == NONE || kernel_of(f, ROW(f->v->plan, plan_instr, by))->role != kernel_role_fan_out)
+        return true;
+    struct dispatch_state *state = state_of(f, ROW(f->v->plan, plan_instr, by)->exchange);
+    state->summed = true;
+    state->replied = 0;
+    return true;
+}
+
+static bool see_merge(const struct formats *f, uint32_t event, const struct plan_instr *instr)
+{
+    uint32_t by = *writer_of(f, instr, MERGE_BINS);
+    if (by == NONE)
+        return true;
+    const struct plan_instr *bin = ROW(f->v->plan, plan_instr, by);
+    const struct plan_exchange *reply = answer_of(f, bin->exchange);
+    const int64_t *n = kernel_of(f, instr)->n;
+    bool fits = reply && n[1] == kernel_of(f, bin)->n[2] && n[4] == reply->wires.count;
+    for (uint32_t i = 0; fits && i < reply->wires.count; i++) {
+        const struct plan_wire *wire = ROW(f->v->plan, plan_wire, reply->wires.first + i);
+        fits = n[5 + i] == moe_wire_code(wire->dtype, wire->block, wire->scale);
+    }
+    return fits || wrong_format(f, event);
+}
+
+/// Everything that a send may carry has been packed: rows in every format, sums in those that are not their own type.
+static bool see_send(const struct formats *f, uint32_t event, uint32_t exchange)
+{
+    const struct plan_exchange *e = exchange_row(f, exchange);
+    bool combine = e->kind == exchange_kind_combine;
+    const struct dispatch_state *state = state_of(f, combine ? e->base : exchange);
+    uint32_t needed = tables_of(f, e, combine ? state->y_dtype : dtype_none);
+    if (combine ? !state->fanned : !state->binned)
+        return true; // what nothing fills is no row
+    if (combine && !state->summed)
+        return verify_fail(f->v, "%s sends sums that are not made yet", event_text(f->v, event));
+    return ((combine ? state->replied : state->packed) & needed) == needed ||
+           verify_fail(f->v, "%s sends rows that are not packed", event_text(f->v, event));
+}
+
+static bool see_launch(const struct formats *f, uint32_t event, const struct plan_instr *instr)
+{
+    static const uint32_t control[kernel_role_words_count] = {[kernel_role_bin] = BIN_BINS,
+                                                              [kernel_role_bin_round] = ROUND_CONTROL,
+                                                              [kernel_role_fan_out] = FAN_PAIRS,
+                                                              [kernel_role_dense] = DENSE_PAIRS};
+    uint32_t role = kernel_of(f, instr)->role;
+    switch (role) {
+    case kernel_role_bin:
+    case kernel_role_bin_round:
+        state_of(f, instr->exchange)->binned = true;
+        state_of(f, instr->exchange)->packed = 0;
+        break;
+    case kernel_role_fan_out:
+        *state_of(f, instr->exchange) = (struct dispatch_state){.binned = state_of(f, instr->exchange)->binned,
+                                                                .fanned = true,
+                                                                .packed = state_of(f, instr->exchange)->packed,
+                                                                .y_dtype = (uint32_t)kernel_of(f, instr)->n[3]};
+        break;
+    case kernel_role_dense:
+        break;
+    case kernel_role_copy_rows:
+        return see_copy(f, event, instr);
+    case kernel_role_mlp_up:
+        return see_up(f, event, instr);
+    case kernel_role_mlp_down:
+        return see_down(f, instr);
+    case kernel_role_merge:
+        return see_merge(f, event, instr);
+    default:
+        return true;
+    }
+    *writer_of(f, instr, control[role]) = f->v->events[event].instr;
+    return true;
+}
+
+bool verify_formats(struct verifier *v)
+{
+    struct formats f = {.v = v};
+    uint32_t buffers = v->variant->buffers.count;
+    f.states = context_alloc(v->context, (v->variant->exchanges.count + 1) * sizeof *f.states);
+    f.writer = context_alloc(v->context, (buffers + 1) * sizeof *f.writer);
+    for (uint32_t b = 0; b < buffers; b++)
+        f.writer[b] = NONE;
+    for (uint32_t i = 0; i < v->event_count; i++) {
+        const struct plan_instr *instr = event_instr(v, v->order[i]);
+        if (instr->op == opcode_launch && instr->kernel != NONE && !see_launch(&f, v->order[i], instr))
+            return false;
+        if (instr->op == opcode_send && !see_send(&f, v->order[i], instr->exchange))
+            return false;
+    }
+    return true;
+}

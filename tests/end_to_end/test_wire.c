@@ -1,0 +1,201 @@
+// Rows in wire formats, end to end: what a layer's output loses, the bytes of slots on their way, formats by link axis,
+// and that no schedule, capacity, wave, chunk, relay, device or thread count changes a byte of the result.
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/exec/session.h"
+#include "tests/codegen/fp8_reference.h"
+#include "tests/end_to_end/harness.h"
+#include "tests/end_to_end/reference.h"
+
+enum { BOUND = 96, SEED = 5, MOST_RANKS = 8, FFN = 24, EXPERTS = 12, CHOICES = 3 };
+
+static const char formats[] = "format f128 = fp8_e4m3 { block: [1, 128], scale: f32 };\n"
+                              "format f64 = fp8_e4m3 { block: [1, 64], scale: f32 };\n"
+                              "format u128 = fp8_e4m3 { block: [1, 128], scale: ue8m0 };\n"
+                              "format u64 = fp8_e4m3 { block: [1, 64], scale: ue8m0 };\n";
+
+static const char schedules[] =
+    "schedule chunked(n: 1..4 = 2, c: 2..8 = 3) for (route, dispatch, expert, combine) {\n"
+    "    split tokens into n as i; split combine into c as k;\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+    "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
+    "    pipelined i in 0..n { route[i+1]; dispatch[i+1] || expert[i]; combine[i, 0]; combine[i, 1]; combine[i, 2]; }\n"
+    "}\n"
+    "schedule both(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
+    "    split tokens into n as i; split experts into g as w;\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+    "    bind route, expert to comp; bind dispatch to tx; bind combine to rx { sm: 2 };\n"
+    "    for i in 0..n { route[i]; pipelined w in 0..g { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n";
+
+static const char line[] = "device = host; axis rank[4]; link shm across rank { bandwidth: 5GB/s, latency: 1us };";
+static const char square[] = "device = host; axis node[2]; axis gpu[2];\n"
+                             "    link ib across node { bandwidth: 1GB/s, latency: 20us, rail: true };\n"
+                             "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
+
+struct setup {
+    const char *cluster, *dtype, *dispatch, *combine; // options of the stages
+    int hidden;
+    uint32_t ranks; // 0: the cluster's
+};
+
+static moe_plan *compile_setup(const struct setup *s, const char *schedule)
+{
+    static char text[8192];
+    snprintf(text, sizeof text,
+             "import std.ops;\nimport std.hw { host };\nimport std.schedules { serial, ladder, waves };\n%s"
+             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
+             "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
+             "    param w_router: f32[experts, hidden];\n"
+             "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
+             "    param w_down: %s[experts, hidden, ffn];\n"
+             "    stage route: r = topk(x, w_router, k: %d);\n"
+             "    stage dispatch: xd = dispatch(x, r%s%s);\n"
+             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
+             "    stage combine: y = combine(yd, r%s%s);\n    yield y;\n}\n%s"
+             "cluster room { %s }\n"
+             "placement p on room { place experts over %s { balance: even }; }\n"
+             "pipeline main { layer = moe; cluster = room; placement = p; target = cpu; use serial; }\n",
+             formats, BOUND, s->hidden, FFN, EXPERTS, s->dtype, s->dtype, s->dtype, s->dtype, CHOICES,
+             *s->dispatch ? ", " : "", s->dispatch, *s->combine ? ", " : "", s->combine, schedules, s->cluster,
+             s->cluster == line ? "rank" : "node, gpu");
+    struct subject subject = {.text = text, .schedule = schedule, .ranks = s->ranks, .layer = -1};
+    return subject_compile(&subject);
+}
+
+static const float *tokens_in(const struct setup *s)
+{
+    static float in[MOST_RANKS * BOUND * 512];
+    gaussian(in, (size_t)(MOST_RANKS * BOUND * s->hidden), 1);
+    round_to_dtype(s->dtype, in, (size_t)(MOST_RANKS * BOUND * s->hidden));
+    return in;
+}
+
+static const int64_t counts[MOST_RANKS] = {BOUND, 3, 0, 71, 40, 1, BOUND, 8};
+
+static struct outcome run_setup(const struct setup *s, const char *schedule, moe_options options)
+{
+    struct outcome o = {.status = MOE_INVALID};
+    moe_plan *plan = compile_setup(s, schedule);
+    if (!plan)
+        return o;
+    options.seed = SEED;
+    options.poison = 1;
+    options.threads = options.threads ? options.threads : 2;
+    struct run run = {.in = tokens_in(s), .tokens = counts, .options = options, .steps = 2};
+    o = run_plan_once(plan, &run);
+    if (o.status != MOE_OK)
+        fprintf(stderr, "%s (%s) (%s): %s\n", schedule, s->dispatch, s->combine, o.error);
+    CU_ASSERT_EQUAL(o.status, MOE_OK);
+    moe_plan_close(plan);
+    return o;
+}
+
+// ------------------------------------------------------------------------------------------------------- what it loses
+
+struct loss {
+    double l2, cosine;
+};
+
+static struct loss loss_of(const float *got, const float *want, size_t count)
+{
+    double difference = 0, a = 0, b = 0, both = 0;
+    for (size_t i = 0; i < count; i++) {
+        double x = (double)got[i], y = (double)want[i];
+        difference += (x - y) * (x - y), a += x * x, b += y * y, both += x * y;
+    }
+    return (struct loss){sqrt(difference / b), 1 - both / sqrt(a * b)};
+}
+
+static struct loss layer_loss(const struct setup *s)
+{
+    struct outcome o = run_setup(s, "serial", (moe_options){0});
+    struct shape shape = {
+        .hidden = s->hidden, .ffn = FFN, .experts = EXPERTS, .choices = CHOICES, .bound = BOUND, .dtype = s->dtype};
+    size_t count = (size_t)(o.tokens * s->hidden);
+    float *want = malloc((count + 1) * sizeof *want);
+    reference_layer(&shape, SEED, tokens_in(s), o.tokens, o.ids, o.weights, want);
+    struct loss loss = loss_of(o.out, want, count);
+    free(want);
+    outcome_free(&o);
+    return loss;
+}
+
+static void test_loss(void)
+{
+    static const struct {
+        const char *dispatch, *combine;
+        double l2, cosine;
+    } cases[] = {{"", "", 0.005, 1e-5},
+                 {"wire: f128", "", 0.04, 0.0008},
+                 {"wire: u64", "", 0.04, 0.0008},
+                 {"", "wire: f64", 0.04, 0.0008},
+                 {"wire: f128", "wire: f128", 0.05, 0.0012},
+                 {"wire: u128", "wire: u128", 0.05, 0.0012}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct setup s = {line, "bf16", cases[i].dispatch, cases[i].combine, 512, 8}; // few own rows
+        struct loss loss = layer_loss(&s);
+        fprintf(stderr, "[%s; %s: %.4f, %.6f] ", s.dispatch, s.combine, loss.l2, loss.cosine);
+        CU_ASSERT(loss.l2 <= cases[i].l2);
+        CU_ASSERT(loss.cosine <= cases[i].cosine);
+        CU_ASSERT(i == 0 || loss.l2 > 0.005); // rows did travel so
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------- neutrality
+
+static void expect_same(const struct setup *s, const struct outcome *first, const char *schedule, moe_options options)
+{
+    struct outcome o = run_setup(s, schedule, options);
+    bool same = first->status == MOE_OK && o.status == MOE_OK && o.tokens == first->tokens &&
+                !memcmp(first->out, o.out, (size_t)(o.tokens * s->hidden) * sizeof *o.out);
+    CU_ASSERT(same);
+    if (!same)
+        fprintf(stderr, "%s of (%s) (%s), hidden %d, %u ranks: other bytes\n", schedule, s->dispatch, s->combine,
+                s->hidden, s->ranks);
+    outcome_free(&o);
+}
+
+static void check_neutral(const struct setup *s)
+{
+    char few[128];
+    snprintf(few, sizeof few, "%s%scapacity: 0.2x, pool: 0.1x", s->dispatch, *s->dispatch ? ", " : "");
+    struct setup tight = *s;
+    tight.dispatch = few;
+    struct outcome first = run_setup(s, "serial", (moe_options){.threads = 1});
+    expect_same(s, &first, "ladder(n: 3)", (moe_options){.threads = 3});
+    expect_same(s, &first, "chunked", (moe_options){.device = "sim"});
+    expect_same(&tight, &first, "ladder(n: 2)", (moe_options){0});
+    expect_same(&tight, &first, "chunked(n: 1)", (moe_options){0});
+    outcome_free(&first);
+    first = run_setup(s, "waves(g: 2)", (moe_options){.device = "sim"});
+    expect_same(s, &first, "both", (moe_options){0});
+    expect_same(&tight, &first, "both(n: 3)", (moe_options){0});
+    outcome_free(&first);
+}
+
+static void test_neutral(void)
+{
+    static const struct setup setups[] = {
+        {line, "bf16", "wire: f128", "wire: f128", 72, 0},
+        {line, "f32", "wire: u64", "wire: bf16", 200, 3},
+        {line, "f16", "wire: bf16", "wire: u128", 72, 0},
+        {line, "bf16", "wire: f32", "wire: f64", 64, 1},
+        {line, "bf16", "wire: f64", "", 72, 2},
+        {square, "bf16", "wire: { node: f128, gpu: bf16 }", "wire: { node: f128, gpu: bf16 }", 136, 0},
+        {square, "f32", "wire: { node: u64, gpu: f16 }", "wire: { gpu: f128 }", 72, 0},
+        {line, "bf16", "wire: u128", "wire: f64", 136, 8}};
+    for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
+        check_neutral(&setups[i]);
+}
+
+void suite_wire(void);
+void suite_wire(void)
+{
+    CU_pSuite suite = CU_add_suite("wire", NULL, NULL);
+    CU_add_test(suite, "what a layer's output loses", test_loss);
+    CU_add_test(suite, "schedules, capacity, waves, chunks, devices: the same bytes", test_neutral);
+}
