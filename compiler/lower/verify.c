@@ -58,5 +58,5 @@ bool program_verify(struct context *context, const struct ir *plan, uint32_t var
         v.node = node ? node : v.node;
         v.kinds = v.node ? KINDS : v.kinds;
     }
-    return same_programs(&v) && verify_events(&v) && verify_accesses(&v) && verify_sizes(&v);
+    return same_programs(&v) && verify_events(&v) && verify_accesses(&v) && verify_formats(&v) && verify_sizes(&v);
 }

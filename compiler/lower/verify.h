@@ -73,6 +73,7 @@ static inline uint32_t kind_size(const struct verifier *v, enum kind kind)
 
 bool verify_events(struct verifier *v);   // verify_order.c: events, what wakes them, no cycle, clocks
 bool verify_accesses(struct verifier *v); // verify_access.c: conflicting accesses are ordered
+bool verify_formats(struct verifier *v);  // verify_formats.c: rows are packed before they are sent, unpacked before use
 bool verify_sizes(struct verifier *v);    // verify_size.c: buffers hold what their bounds say
 
 #endif

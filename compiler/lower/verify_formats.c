@@ -3,6 +3,7 @@
 // staging rows after they were made. A walk over the events in their order: verify_access.c has shown that whatever
 // touches the same rows is ordered.
 #include "compiler/lower/verify.h"
+#include "runtime/plan/slots.h"
 
 struct dispatch_state {
     bool binned, fanned;                // bin has filled its slots' tables; fan_out those of what arrived
