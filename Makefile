@@ -34,7 +34,7 @@ check: deps
 # What takes minutes: the verifier against the explorer on 24,000 programs, a minute of fuzzing for every reader.
 check-long: deps
 	@$(MAKE) --no-print-directory test-binary
-	@MOE_PROOF_PROGRAMS=24000 $(B)/moe-tests proof
+	@MOE_PROOF_PROGRAMS=24000 MOE_MUTATIONS=20000 $(B)/moe-tests proof mutations
 	@$(MAKE) --no-print-directory fuzz-smoke FUZZ_SECONDS=60
 
 # ---------------------------------------------------------------------------------------------- tools and flags

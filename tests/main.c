@@ -34,6 +34,7 @@
     S(links)      \
     S(races)      \
     S(proof)      \
+    S(mutations)  \
     S(explain)    \
     S(import)     \
     S(failures)

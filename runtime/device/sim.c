@@ -9,7 +9,19 @@
 struct sim_state {
     struct links *links;
     double now;
+    uint64_t random; // options.jitter: state of the generator
 };
+
+/// Any time from 1 ns to 10 ms, every order of magnitude as likely: delays that turn every order around.
+static double delay(struct sim_state *sim)
+{
+    static const double magnitude[] = {1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7};
+    uint64_t x = sim->random += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    x ^= x >> 31;
+    return magnitude[x % 8] * (double)(x >> 40) / (double)(1 << 24);
+}
 
 static int64_t sim_now(const struct stream *s)
 {
@@ -45,7 +57,8 @@ static bool sim_carry(const struct passage *p)
     struct links *links = links_of(p->stream);
     if (!links_start(links, p, spans_add(&p->stream->messages, passage_record(p, sim_now(p->stream)))))
         return false;
-    links_copy(links, INT64_MAX);
+    if (!p->stream->rank->session->options.jitter) // otherwise copied at any time
+        links_copy(links, INT64_MAX);
     return true;
 }
 
@@ -100,17 +113,31 @@ static void report_deadlock(struct moe_session *session)
 static void advance(struct stream *s)
 {
     const struct plan_instr *in = s->plan && s->pc < s->plan->instrs.count ? stream_instr(s) : NULL;
-    if (in && (in->op == opcode_launch || in->op == opcode_host) && !s->plan->own_thread && s->rank->sm_free > s->time) {
+    bool jitter = s->rank->session->options.jitter != 0;
+    if (in && (in->op == opcode_launch || in->op == opcode_host) && !s->plan->own_thread && s->rank->sm_free > s->time &&
+        !jitter) {
         s->time = s->rank->sm_free; // its turn comes again when the SMs are free
         return;
     }
     struct blocked on = {0};
     enum stepped result = executor_step(s, &on);
+    if (jitter && result == STEP_DONE)
+        s->time += delay(s->rank->session->device_state);
     if (result == STEP_BLOCKED) {
         s->blocked_on = on.event;
         s->blocked_for = on.at_least;
     }
     s->finished = result == STEP_FINISHED;
+}
+
+/// With jitter: one of the messages that are not copied yet.
+static void copy_any(struct sim_state *sim)
+{
+    struct links *l = sim->links;
+    uint32_t which = (uint32_t)delay(sim) % l->copying_count, number = l->copying[which];
+    l->copying[which] = l->copying[0];
+    l->copying[0] = number;
+    links_copy(l, INT64_MAX);
 }
 
 static void sim_run(struct moe_session *session)
@@ -119,15 +146,18 @@ static void sim_run(struct moe_session *session)
     sim->now = 0;
     links_reset(sim->links);
     session->step_begin = 0;
+    sim->random = session->options.jitter * 0x9e3779b97f4a7c15u + session->step_number;
     double end = 0;
     for (uint32_t r = 0; r < session->info->ranks; r++)
         session->ranks[r].sm_free = 0;
     while (!session_failed(session)) {
         struct stream *s = next_stream(session);
         double passed = links_next(sim->links);
-        if (!isinf(passed) && (!s || passed <= s->time)) {
-            sim->now = passed;
-            links_advance(sim->links, passed);
+        if (sim->links->copying_count && (delay(sim) < 1e3 || (isinf(passed) && !s))) {
+            copy_any(sim);
+        } else if (!isinf(passed) && (!s || passed <= s->time)) {
+            sim->now = fmax(passed, sim->now);
+            links_advance(sim->links, sim->now);
         } else if (s) {
             sim->now = s->time;
             links_advance(sim->links, s->time);

@@ -130,8 +130,9 @@ static void leave(struct links *l, uint32_t number, double at)
 {
     struct flow *f = &l->flows[number];
     f->due = at + f->latency;
+    f->gone = true;
     l->flying[l->flying_count++] = number;
-    if (f->sender)
+    if (f->sender && is_copied(f))
         links_sent(f->sender, f->exchange);
 }
 
@@ -156,14 +157,14 @@ bool links_start(struct links *l, const struct passage *p, struct span_record *r
                        .record = record};
     atomic_fetch_add(&l->under_way, 1);
     me->exchanges[p->exchange].leaving += f->sender != NULL;
+    if (!is_copied(f))
+        l->copying[l->copying_count++] = number;
     if (bandwidth_of(l, f->out) > 0) {
         l->moving[l->moving_count++] = number;
         set_rates(l);
     } else {
         leave(l, number, l->now);
     }
-    if (!is_copied(f))
-        l->copying[l->copying_count++] = number;
     return true;
 }
 
@@ -180,8 +181,11 @@ bool links_copy(struct links *l, int64_t most)
         *piece = (struct piece){piece->to + bytes, piece->from + bytes, piece->bytes - bytes};
         most -= bytes;
     }
-    if (is_copied(f))
-        memmove(l->copying, l->copying + 1, --l->copying_count * sizeof *l->copying);
+    if (!is_copied(f))
+        return true;
+    memmove(l->copying, l->copying + 1, --l->copying_count * sizeof *l->copying);
+    if (f->sender && f->gone)
+        links_sent(f->sender, f->exchange);
     return true;
 }
 

@@ -13,7 +13,8 @@ struct flow {
     double latency, due;           // ns; due: when it arrives, once it has left
     struct piece piece[2];         // what is still to be copied; it does not arrive before
     struct event *arrives;
-    struct rank *sender;           // waits until all messages of its send have left; NULL: nobody waits
+    bool gone;                     // all bytes have left
+    struct rank *sender;           // waits until all messages of its send are copied and gone; NULL: nobody waits
     uint32_t exchange;
     struct span_record *record;    // NULL: no room for it
 };

@@ -357,13 +357,19 @@ static bool wakes(const struct explorer *x, uint32_t wait, uint32_t signal)
 
 static void find_needs(struct explorer *x)
 {
-    for (uint32_t i = 0; i < x->site_count; i++)
+    for (uint32_t i = 0; i < x->site_count; i++) {
+        bool awaits = x->sites[i].op == opcode_recv && x->ranks > 1;
         for (uint32_t j = 0; j < x->site_count; j++) {
-            if (needs(x, i, j))
+            if (needs(x, i, j)) {
                 add(&x->needs[i], j);
+                awaits &= x->sites[j].op != TRANSFER;
+            }
             if (wakes(x, i, j))
                 add(&x->signals[i], j);
         }
+        if (awaits) // nobody sends: it never ends
+            add(&x->needs[i], i);
+    }
 }
 
 static bool enabled(const struct explorer *x, const struct bits *done, uint32_t site)
