@@ -9,6 +9,7 @@
 #include "compiler/explain/explain.h"
 #include "compiler/import/import.h"
 #include "compiler/plan/build.h"
+#include "compiler/simulate/compare.h"
 #include "runtime/cli/cli.h"
 #include "runtime/moe.h"
 #include "runtime/output.h"
@@ -452,6 +453,16 @@ static enum exit_code command_import(struct context *context, struct command_lin
     return EXIT_FINE;
 }
 
+static enum exit_code command_compare(struct context *context, struct command_line *line)
+{
+    if (line->operand_count != 2)
+        return usage_error("`%s` takes two traces, as `run --trace` and `simulate --trace` write them", "compare");
+    for (int i = 0; i < 2 && line->output; i++)
+        if (output_same_file(line->operands[i], line->output))
+            return usage_error("%s: this would replace one of the traces; give another name with `-o`", line->output);
+    return compare_traces(context, line->operands[0], line->operands[1], line->output, stdout);
+}
+
 static const struct command commands[] = {
     {"check", "FILE", "parse, check, schedule, prove; silent on success but for a line on stderr", command_check, false},
     {"run", "FILE", "compile in memory and execute", command_run, true},
@@ -460,6 +471,8 @@ static const struct command commands[] = {
     {"inspect", "PLAN|EXE", "print a plan: ranks, streams, instructions, buffers, kernels, sizes", command_inspect, false},
     {"verify", "FILE", "the proof alone, with statistics", command_check, false},
     {"simulate", "FILE", "predicted timeline per schedule: text, --json, --trace T.json", command_simulate, false},
+    {"compare", "A.json B.json", "two traces, predicted or measured: ratios per stage, where they part; -o BOTH.json",
+     command_compare, false},
     {"tune", "FILE", "search knobs and schedules (not built yet)", NULL, false},
     {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false},
     {"calibrate", "", "measure this machine (not built yet)", NULL, false},
