@@ -5,6 +5,7 @@
 #   make MODE=asan|tsan  under sanitizers (build/asan, build/tsan)
 #   make install         PREFIX=/usr/local DESTDIR=
 #   make check-long      the tests that take minutes
+#   make fuzz-cover      how much of each reader the seeds of its fuzz target reach
 #   make deps            install missing packages (root or sudo)
 
 MODE   ?= release
@@ -18,7 +19,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long fuzz-smoke bench bench-overlap bench-smoke bench-full install clean lint test-binary
+.PHONY: all deps demo check check-long fuzz-smoke fuzz-cover bench bench-overlap bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -55,7 +56,8 @@ MODE_debug   := -O1 -g
 MODE_asan    := -O1 -g -Wno-format-truncation -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 MODE_tsan    := -O1 -g -Wno-format-truncation -fsanitize=thread
 # libFuzzer's coverage; built by `make fuzz-smoke` with clang.
-MODE_fuzz   := -O1 -g -Wno-format-truncation -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+MODE_fuzz   := -O1 -g -Wno-format-truncation -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
+    -fprofile-instr-generate -fcoverage-mapping
 FLAGS  := $(COMMON) $(MODE_$(MODE)) $(CFLAGS)
 SANITIZE := $(filter -fsanitize%,$(MODE_$(MODE)))
 # libjansson is linked statically, so that built executables need nothing but libc.
@@ -153,19 +155,26 @@ $(B)/moe-bench: $(call obj,$(BENCH_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj
 # Readers of what others wrote, under libFuzzer: FUZZ_SECONDS each. Only with a clang that has it.
 FUZZ_SECONDS ?= 5
 FUZZ_CC := $(firstword $(foreach c,clang-19 clang-18 clang-14 clang,$(shell command -v $(c) 2>/dev/null)))
-FUZZERS := moe json plan safetensors
+FUZZERS := moe json plan safetensors records
 
-$(B)/fuzz-%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/fuzz.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+$(B)/fuzz-%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/obj/tests/fuzz/fuzz.o $(B)/obj/tests/fuzz/run_plan.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -fsanitize=fuzzer -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
-.SECONDARY: $(FUZZERS:%=$(B)/obj/tests/fuzz/fuzz_%.o) $(B)/obj/tests/fuzz/fuzz.o
-fuzz-smoke:
+# What seeds are made with is no fuzz target itself.
+$(B)/fuzz-seeds: $(B)/obj/tests/fuzz/seeds.o $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -o $@ $^ $(STATIC_LIBS)
+
+.SECONDARY: $(FUZZERS:%=$(B)/obj/tests/fuzz/fuzz_%.o) $(addprefix $(B)/obj/tests/fuzz/,fuzz.o run_plan.o seeds.o)
+# How many lines of each reader its seeds reach.
+fuzz-cover: FUZZ_SECONDS = cover
+fuzz-cover fuzz-smoke:
 	@if [ -z "$(FUZZ_CC)" ] || ! echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return d == 0 && n; }' | \
 	    $(FUZZ_CC) -x c -fsanitize=fuzzer - -o /dev/null 2>/dev/null; then \
 	    echo "no clang with libFuzzer: fuzzing skipped"; exit 0; fi; \
 	$(MAKE) --no-print-directory build/moecc && \
-	$(MAKE) --no-print-directory MODE=fuzz CC=$(FUZZ_CC) $(FUZZERS:%=build/fuzz/fuzz-%) && \
+	$(MAKE) --no-print-directory MODE=fuzz CC=$(FUZZ_CC) $(FUZZERS:%=build/fuzz/fuzz-%) build/fuzz/fuzz-seeds && \
 	sh tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
 # What overlap is worth with emulated links, against its bounds.

@@ -265,7 +265,7 @@ static void verify_programs(struct compilation *c)
         if (!program_verify(c->context, c->plan, v, error, sizeof error))
             fatal(c->context, EXIT_BUG, "the lowered schedule `%s` is not safe: %s",
                   ir_text(c->plan, ROW(c->plan, plan_variant, v)->name), error);
-    c->result->instructions = COUNT(c->plan, plan_instr);
+    c->result->instructions += COUNT(c->plan, plan_instr);
     pass_done(c, "verify");
 }
 
@@ -332,8 +332,11 @@ static void compile_pipeline(struct compilation *c)
             ir_print(c->plan, c->options->out);
         else if (emitted(c, "llvm"))
             codegen_cpu_print(c->context, c->plan, c->options->cpu_level, c->options->out);
-        else if (!c->options->check_only && generate(c) && emitted(c, "plan"))
+        else if (!c->options->check_only && generate(c) && emitted(c, "plan")) {
             ir_print(c->plan, c->options->out);
+            free(c->result->image); // printed, not run
+            c->result->image = NULL;
+        }
     }
     ir_free(graph);
 }

@@ -504,7 +504,7 @@ static enum exit_code run_command(const struct command *command, int argc, char 
     return code;
 }
 
-int main(int argc, char **argv)
+static enum exit_code dispatch(int argc, char **argv)
 {
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         print_help();
@@ -517,16 +517,20 @@ int main(int argc, char **argv)
     for (const struct command *command = commands; command->name; command++) {
         if (strcmp(command->name, argv[1]))
             continue;
-        if (!command->run) {
-            fprintf(stderr, "moecc: `%s` is not built yet\n", command->name);
-            return EXIT_USAGE;
-        }
-        enum exit_code code = run_command(command, argc - 2, argv + 2);
-        if (fflush(stdout) || ferror(stdout)) {
-            fprintf(stderr, "moecc: cannot write to standard output\n");
-            return code ? (int)code : EXIT_SYSTEM;
-        }
-        return (int)code;
+        if (command->run)
+            return run_command(command, argc - 2, argv + 2);
+        fprintf(stderr, "moecc: `%s` is not built yet\n", command->name);
+        return EXIT_USAGE;
     }
-    return (int)usage_error("unknown command `%s`", argv[1]);
+    return usage_error("unknown command `%s`", argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    enum exit_code code = dispatch(argc, argv);
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "moecc: cannot write to standard output\n");
+        return code ? (int)code : EXIT_SYSTEM;
+    }
+    return (int)code;
 }

@@ -52,8 +52,9 @@ static void print_engines(const struct figures *figures, FILE *out)
 void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, FILE *out)
 {
     const struct prediction *p = figures->prediction;
-    fprintf(out, "%s: %lld to %lld tokens per rank, %u ranks, %u layers, predicted for %lld tokens\n", schedule_name(p),
-            (long long)first_tokens, (long long)p->bound, p->model.ranks, p->layers, (long long)p->bound);
+    fprintf(out, "%s: %lld to %lld tokens per rank, %s, %s, predicted for %s\n", schedule_name(p), (long long)first_tokens,
+            (long long)p->bound, counted(context, p->model.ranks, "rank"), counted(context, p->layers, "layer"),
+            counted(context, p->bound, "token"));
     fprintf(out, "  latency %s, one layer %s, speedup %.2fx over serial\n", time_text(context, p->events.end),
             time_text(context, p->events.end / p->layers), value_of(figures, metric_speedup, 0, NULL));
     fprintf(out, "  exposed communication %.1f%%, mfu %.1f%%", 100 * value_of(figures, metric_exposed_comm, 0, NULL),

@@ -32,7 +32,8 @@ static int by_owner(const void *a, const void *b)
     return x->owner < y->owner ? -1 : x->owner > y->owner;
 }
 
-/// The pairs of a token in owner order; ids of -1 are skipped. Returns their number, or -1 for an impossible id.
+/// The pairs of a token in owner order; ids of -1 are skipped. Returns their number, or -1 for an id that is impossible or
+/// there twice: control buffers have room for distinct ones.
 static int token_pairs(const struct routes *r, int64_t token, struct pair pairs[])
 {
     bool few = r->choices <= INSERTED_MOST;
@@ -51,6 +52,9 @@ static int token_pairs(const struct routes *r, int64_t token, struct pair pairs[
     }
     if (!few)
         qsort(pairs, (size_t)count, sizeof *pairs, by_owner);
+    for (int i = 1; i < count; i++)
+        if (pairs[i].owner == pairs[i - 1].owner)
+            return -1;
     return count;
 }
 
@@ -190,7 +194,7 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
     for (int64_t t = 0; t < b->head.tokens; t++) {
         int count = token_pairs(r, t, pairs), end;
         if (count < 0)
-            return session_fail(s->rank->session, MOE_LOST, "rank %u: the router gave an expert that does not exist",
+            return session_fail(s->rank->session, MOE_LOST, "rank %u: the router gave an expert that does not exist, or one twice",
                                 s->rank->number);
         const int32_t *stored = e->waves > 1 ? b->stored + t * reach(session) : NULL;
         for (int i = 0; i < count; i = end) {

@@ -106,6 +106,8 @@ struct moe_pairs_head {
 //            instr.exchange, where it merges one chunk: that chunk's combine
 // gate       p: x (slice), weights f32[H], y (slice), result (slice): result = y * sigmoid(x . weights)
 //            n: H, x dtype, y dtype, result dtype; unit tokens
+// add        p: a, b, result (slices)
+//            n: H, dtype of all three; unit tokens
 // shift      p: x (slice), vector f32[H], result (slice): result = x + vector
 //            n: H, x dtype, result dtype; unit tokens
 //
@@ -137,6 +139,7 @@ enum {
     MERGE_BINS = 0, MERGE_Y, MERGE_SUM, MERGE_ARGS = MERGE_SUM,
     FOLD_RELAYED = 0, FOLD_REPLIES, FOLD_SUMS, FOLD_CONTROL, FOLD_ARGS,
     SUM_CONTROL = 0, SUM_ARGS,
+    ADD_A = 0, ADD_B, ADD_RESULT, ADD_ARGS,
     GATE_X = 0, GATE_W, GATE_Y, GATE_RESULT, GATE_ARGS,
     SHIFT_X = 0, SHIFT_VECTOR, SHIFT_RESULT, SHIFT_ARGS,
 };

@@ -104,7 +104,8 @@ static inline const char *ir_text(const struct ir *ir, str_id id)
 
 /// Text form: a header line `ir NAME`, then one line a row: `record number field=value ...`. Parses back to equal bytes.
 void ir_print(const struct ir *ir, FILE *out);
-/// Parses what ir_print wrote. Returns false with a message ("line 12: ...") in `error` (size bytes) on bad text.
+/// Parses what ir_print wrote. Returns false with a message ("line 12: ...") in `error` (size bytes) on bad text; ir_free
+/// is the caller's in either case.
 bool ir_parse(struct ir *ir, const struct ir_type *type, const char *text, char *error, size_t size);
 /// Every REF, ROWS, ENUM and STR inside its range. Returns false with a message naming table, row and field.
 bool ir_check(const struct ir *ir, char *error, size_t size);

@@ -49,7 +49,7 @@ static const struct role_spec {
     [kernel_role_mlp_up] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
     [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
     [kernel_role_merge] = {2, 2, {ARG_BINS, ARG_OUT}, false, false, work_unit_tokens},
-    [kernel_role_add] = {2, 2, {ARG_ANY, ARG_ANY}, false, false, work_unit_tokens},
+    [kernel_role_add] = {3, 3, {ARG_IN, ARG_IN, ARG_OUT}, false, false, work_unit_tokens},
     [kernel_role_fold] = {4, 4, {ARG_SLOTS, ARG_SLOTS, ARG_SLOTS, ARG_SUMS}, true, true, work_unit_one},
     [kernel_role_sum_rows] = {1, 1, {ARG_SUMS}, false, false, work_unit_rows},
     [kernel_role_shift] = {3, 3, {ARG_IN, ARG_VECTOR, ARG_OUT}, false, false, work_unit_tokens},
@@ -563,6 +563,10 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
     switch (k->role) {
     case kernel_role_route:
         good = check_route(w, n);
+        break;
+    case kernel_role_add:
+        for (uint32_t i = 0; i < ADD_ARGS; i++)
+            good = good && holds_rows(w, i, bound, dtype_bytes((uint32_t)n[1]) * n[0]);
         break;
     case kernel_role_gate:
         good = param_cols(w, GATE_W) == n[0] && holds_rows(w, GATE_X, bound, dtype_bytes((uint32_t)n[1]) * n[0]) &&

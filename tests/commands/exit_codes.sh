@@ -37,6 +37,14 @@ $m run examples/hello.moe --version | grep -q '^moecc [0-9]' || wrong=1
 $m check --diagnostics=json examples/errors/02_unit.moe 2>"$folder/json"
 python3 -c 'import json,sys; [json.loads(l) for l in open(sys.argv[1])]' "$folder/json" 2>/dev/null || command -v python3 >/dev/null || true
 $m check --diagnostics=short examples/errors/02_unit.moe 2>&1 | grep -q '^examples/errors/02_unit.moe:8:41: error\[E0002\]: ' || wrong=1
+for stage in tokens ast module graph schedule program llvm plan; do # what cannot be written is the system's failure
+    expect 3 "cannot write to standard output" sh -c "$m run examples/hello.moe --tokens 4 --emit=$stage >/dev/full"
+    expect 3 "cannot write to standard output" sh -c "$m build examples/hello.moe --emit=$stage >&-"
+done
+for command in --help --version "run --help" explain "explain E0301" "simulate examples/hello.moe"; do
+    expect 3 "cannot write to standard output" sh -c "$m $command >/dev/full"
+done
+[ "$($m run examples/hello.moe --tokens 4 --emit=plan 2>&1 | grep -c -v '^[a-z_]* ')" = 0 ] || wrong=1 # and nothing else
 $m run examples/hello.moe --tokens 16 --emit=plan >"$folder/plan" 2>/dev/null && head -n 1 "$folder/plan" | grep -q '^ir plan' || wrong=1
 # Every pipeline of a file is checked; a run needs to know which one.
 { cat examples/hello.moe; sed -n '/^pipeline/,$p' examples/hello.moe | sed 's/hello/again/; s/placement = .*/placement = nowhere;/'; } >"$folder/two.moe"

@@ -1,6 +1,7 @@
-// Any bytes as a plan, with the checksum put right so that what lies behind it is reached: opened and printed.
+// Any bytes as a plan, with the checksum put right so that what lies behind it is reached: opened, printed and run.
 #include "runtime/plan/plan.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/run_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +19,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     if (size)
         memcpy(image, data, size);
-    if (size >= sizeof header) {
+    if (size >= sizeof header && !memcmp(image, PLAN_MAGIC, 8)) { // not a carrier of one
         memcpy(&header, image, sizeof header);
         header.checksum = 0;
         memcpy(image, &header, sizeof header);
         header.checksum = XXH3_64bits(image, size);
         memcpy(image, &header, sizeof header);
     }
+    if (plan_open_file(&plan, fuzz_file("fuzz.plan", image, size), error, sizeof error))
+        plan_close(&plan);
     if (plan_open(&plan, image, size, false, error, sizeof error)) {
         char *text = NULL;
         size_t length = 0;
@@ -35,6 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         free(text);
         plan_close(&plan);
+        fuzz_run_plan(image, size);
     }
     free(image);
     return 0;

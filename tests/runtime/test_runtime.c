@@ -213,6 +213,35 @@ static void test_router(void)
     moe_plan_close(plan);
 }
 
+static void route_twice(const struct moe_kargs *a, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    for (int64_t i = begin * 3; i < end * 3; i++) {
+        ((int32_t *)a->p[ROUTE_IDS])[i] = 1;
+        ((float *)a->p[ROUTE_WEIGHTS])[i] = 1;
+    }
+}
+
+/// Control buffers have room for distinct experts: a router that lies is found out before anything is written there.
+static void test_router_twice(void)
+{
+    struct small s = {.ranks = 2, .experts = 4, .choices = 3, .parts = 1, .width = 16, .bound = 8, .rows = 8};
+    moe_plan *plan;
+    moe_session *session;
+    struct data d;
+    CU_ASSERT_EQUAL_FATAL(small_session(&s, &(moe_options){.threads = 1}, &plan, &session), MOE_OK);
+    data_make(&d, &s, 3, 0);
+    data_steps(&d, 0);
+    for (uint32_t r = 0; r < s.ranks; r++)
+        d.steps[r].given_ids = NULL;
+    session_override_kernel(session, "route", route_twice);
+    CU_ASSERT_EQUAL(moe_session_run(session, d.steps, s.ranks), MOE_LOST);
+    CU_ASSERT_PTR_NOT_NULL(strstr(moe_session_error(session), "or one twice"));
+    data_free(&d);
+    moe_session_destroy(session);
+    moe_plan_close(plan);
+}
+
 static void expect_input_error(moe_session *session, const struct data *d, uint32_t count, const char *part)
 {
     CU_ASSERT_EQUAL(moe_session_run(session, d->steps, count), MOE_BAD_INPUT);
@@ -468,6 +497,7 @@ void suite_runtime(void)
     CU_add_test(suite, "dispatch and combine on the simulator", test_sim);
     CU_add_test(suite, "simulated time", test_sim_time);
     CU_add_test(suite, "router's own choice", test_router);
+    CU_add_test(suite, "a router that names an expert twice", test_router_twice);
     CU_add_test(suite, "wrong input", test_input);
     CU_add_test(suite, "injected faults are found", test_faults);
     CU_add_test(suite, "overflow: error", test_overflow_error);
