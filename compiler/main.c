@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "compiler/codegen/cpu/cpu.h"
 #include "compiler/driver.h"
 #include "compiler/explain/explain.h"
 #include "compiler/import/import.h"
@@ -21,6 +22,7 @@ struct command_line {
     const char *output;         // -o
     enum diag_format diagnostics;
     bool color, quiet, verbose, check_format, library;
+    const char *carrier;        // `build`: what the plan is appended to; NULL: the runtime inside this moecc
     const char *operands[64];   // what is no option
     int operand_count;
     const char *cluster;        // of `import`
@@ -56,7 +58,8 @@ static void print_help(void)
            "  --ranks N                     resize a cluster of one axis\n"
            "  --layer L                     one checkpoint layer alone\n"
            "  --target cpu|sim              instead of the pipeline's target\n"
-           "  --cpu-level v2|v3|v4|bf16|amx force a level of kernels\n"
+           "  --cpu-level v2|v3|v4|bf16|amx force a level of kernels; neon: for aarch64\n"
+           "  --carrier FILE                `build` for another machine: the moe-stub (or libmoe.so) made for it\n"
            "  --cluster hgx8|FILE.moe:NAME  what `import` writes for; without it: this machine\n"
            "  --emit=STAGE                  stop after a stage and print it: ");
     for (const char *const *stage = driver_stages; *stage; stage++)
@@ -83,6 +86,7 @@ static void set_emit(struct command_line *l, const char *v) { l->driver.emit = v
 static void set_output(struct command_line *l, const char *v) { l->output = v; }
 static void set_times(struct command_line *l, const char *v) { (void)v, l->driver.time_passes = true; }
 static void set_check(struct command_line *l, const char *v) { (void)v, l->check_format = true; }
+static void set_carrier(struct command_line *l, const char *v) { l->carrier = v; }
 static void set_library(struct command_line *l, const char *v) { (void)v, l->library = true; }
 static void set_cluster(struct command_line *l, const char *v) { l->cluster = v; }
 static void set_trace(struct command_line *l, const char *v) { l->driver.trace = v; }
@@ -117,7 +121,7 @@ static const struct option options[] = {
     {"--ranks", set_ranks, true},         {"--layer", set_layer, true},       {"--cpu-level", set_level, true},
     {"--emit", set_emit, true},           {"-o", set_output, true},           {"-D", set_dim, true},
     {"--diagnostics", set_diagnostics, true}, {"--color", set_color, true},   {"--time-passes", set_times, false},
-    {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
+    {"--carrier", set_carrier, true},     {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
     {"--cluster", set_cluster, true},
     {"-v", set_verbose, false},           {"--trace", set_trace, true},       {"--json", set_json, false},
 };
@@ -325,33 +329,6 @@ static const char *output_conflict(struct context *context, const struct command
     return NULL;
 }
 
-static enum exit_code command_build(struct context *context, struct command_line *line)
-{
-    enum exit_code code = one_file(line, "build");
-    if (code)
-        return code;
-    if (!line->output && !line->driver.emit)
-        return usage_error("%s: name the result with -o", "build");
-    struct driver_result result;
-    line->driver.check.deployed = true;
-    code = compile_plan(context, line, &result);
-    if (code || !result.image)
-        return code;
-    const char *conflict = output_conflict(context, line);
-    if (conflict) {
-        free(result.image);
-        return usage_error(context_printf(context, "%s: %s", "%s", conflict), line->output);
-    }
-    size_t stub_bytes;
-    const char *stub = embedded_file(line->library ? "stub/lib" : "stub/run", &stub_bytes);
-    bool written = line->library ? write_library(context, stub, stub_bytes, result.image, result.image_bytes, line->output)
-                                 : write_executable(context, stub, stub_bytes, result.image, result.image_bytes, line->output);
-    free(result.image);
-    if (!written)
-        fprintf(stderr, "moecc: %s\n", context->fatal_message);
-    return written ? EXIT_FINE : EXIT_SYSTEM;
-}
-
 static bool read_file(struct context *context, const char *path, const char **text, size_t *size)
 {
     FILE *file = fopen(path, "rb");
@@ -372,6 +349,47 @@ static bool read_file(struct context *context, const char *path, const char **te
     }
     free(buffer);
     return fine;
+}
+
+/// What carries the plan: the file given, or the runtime inside this moecc. Refused where it is for another machine than
+/// the kernels. False: context->fatal_message says why.
+static bool choose_carrier(struct context *context, const struct command_line *line, const char **carrier, size_t *size)
+{
+    *carrier = embedded_file(line->library ? "stub/lib" : "stub/run", size);
+    if (line->carrier && !read_file(context, line->carrier, carrier, size)) {
+        snprintf(context->fatal_message, sizeof context->fatal_message, "%.150s: %.90s", line->carrier, strerror(errno));
+        return false;
+    }
+    return !*carrier || carrier_fits(context, line->carrier ? line->carrier : line->output, *carrier, *size,
+                                     cpu_level_machine(line->driver.cpu_level));
+}
+
+static enum exit_code command_build(struct context *context, struct command_line *line)
+{
+    enum exit_code code = one_file(line, "build");
+    if (code)
+        return code;
+    if (!line->output && !line->driver.emit)
+        return usage_error("%s: name the result with -o", "build");
+    struct driver_result result;
+    line->driver.check.deployed = true;
+    code = compile_plan(context, line, &result);
+    if (code || !result.image)
+        return code;
+    const char *conflict = output_conflict(context, line);
+    if (conflict) {
+        free(result.image);
+        return usage_error(context_printf(context, "%s: %s", "%s", conflict), line->output);
+    }
+    size_t bytes;
+    const char *carrier;
+    bool written = choose_carrier(context, line, &carrier, &bytes) &&
+                   (line->library ? write_library(context, carrier, bytes, result.image, result.image_bytes, line->output)
+                                  : write_executable(context, carrier, bytes, result.image, result.image_bytes, line->output));
+    free(result.image);
+    if (!written)
+        fprintf(stderr, "moecc: %s\n", context->fatal_message);
+    return written ? EXIT_FINE : EXIT_SYSTEM;
 }
 
 static bool replace_file(const char *path, const char *text)

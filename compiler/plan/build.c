@@ -3,6 +3,7 @@
 #include "compiler/plan/build.h"
 
 #include <ctype.h>
+#include <elf.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,23 @@ static bool write_carrier(struct context *context, const struct piece *carrier, 
     struct plan_trailer trailer = {.plan_offset = carrier->size + gap, .plan_bytes = plan_size, .magic = PLAN_MAGIC};
     struct piece pieces[] = {*carrier, {zeros, gap}, {plan, plan_size}, {&trailer, sizeof trailer}};
     return write_pieces(context, path, pieces, sizeof pieces / sizeof *pieces, 0777);
+}
+
+static const char *machine_name(unsigned machine)
+{
+    return machine == EM_X86_64 ? "x86-64" : machine == EM_AARCH64 ? "aarch64" : "another machine";
+}
+
+bool carrier_fits(struct context *context, const char *path, const void *carrier, size_t size, unsigned machine)
+{
+    const Elf64_Ehdr *header = carrier;
+    if (size < sizeof *header || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64)
+        return fail(context, path, "no 64-bit program that could carry a plan");
+    if (header->e_machine == machine)
+        return true;
+    return fail(context, path, context_printf(context, "kernels for %s cannot be carried by a program for %s%s",
+                                              machine_name(machine), machine_name(header->e_machine),
+                                              ": name one with --carrier"));
 }
 
 bool write_executable(struct context *context, const void *stub, size_t stub_size, const void *plan, size_t plan_size,

@@ -9,6 +9,10 @@
 bool write_executable(struct context *context, const void *stub, size_t stub_size, const void *plan, size_t plan_size,
                       const char *path);
 
+/// Whether a carrier (read from `path`, for words) is a program for `machine`, an ELF number as cpu_level_machine gives it.
+/// False: context->fatal_message says why.
+bool carrier_fits(struct context *context, const char *path, const void *carrier, size_t size, unsigned machine);
+
 /// A carrier's soname is so many `=`, where the library's own name goes: the longest that a file can have.
 enum { SONAME_ROOM = 255 };
 

@@ -3,20 +3,24 @@
 #include "compiler/base/diag.h"
 #include "emit.h"
 
+#include <elf.h>
 #include <llvm-c/Analysis.h>
 #include <stdlib.h>
 #include <string.h>
 
 // clang-format off
+#define X86 .triple = "x86_64-unknown-linux-gnu"
 #define AVX512                                                                                                         \
-    .cpu = "x86-64-v4", .tune = "x86-64-v4", .lanes = 16, .tile_rows = 13, .widened_rows = 11, .fma = true, .f16c = true
+    X86, .cpu = "x86-64-v4", .tune = "x86-64-v4", .lanes = 16, .tile_rows = 13, .widened_rows = 11, .fma = true, .f16c = true
 // clang-format on
 
-enum { LEVEL_V2, LEVEL_V3, LEVEL_V4, LEVEL_BF16, LEVEL_COUNT };
+enum { LEVEL_V2, LEVEL_V3, LEVEL_V4, LEVEL_BF16, LEVEL_NEON, LEVEL_COUNT };
 
-// In ascending order: each runs the code of those before it. Without -prefer-256-bit 512-bit operations are split.
+// Those of x86-64 in ascending order: each runs the code of those before it. Without -prefer-256-bit 512-bit operations
+// are split.
 static const struct cpu_level levels[LEVEL_COUNT] = {
     [LEVEL_V2] = {.name = "v2",
+                  X86,
                   .cpu = "x86-64-v2",
                   .features = "",
                   .tune = "x86-64-v2",
@@ -24,6 +28,7 @@ static const struct cpu_level levels[LEVEL_COUNT] = {
                   .tile_rows = 4,
                   .widened_rows = 4},
     [LEVEL_V3] = {.name = "v3",
+                  X86,
                   .cpu = "x86-64-v3",
                   .features = "",
                   .tune = "x86-64-v3",
@@ -34,8 +39,19 @@ static const struct cpu_level levels[LEVEL_COUNT] = {
                   .f16c = true},
     [LEVEL_V4] = {.name = "v4", .features = "-prefer-256-bit", AVX512},
     [LEVEL_BF16] = {.name = "bf16", .features = "-prefer-256-bit,+avx512bf16", AVX512, .dot_bf16 = true},
+    [LEVEL_NEON] = {.name = "neon",
+                    .triple = "aarch64-unknown-linux-gnu",
+                    .cpu = "generic",
+                    .features = "",
+                    .tune = "neoverse-n1",
+                    .lanes = 4,
+                    .tile_rows = 12,
+                    .widened_rows = 10,
+                    .fma = true,
+                    .f16c = true},
 };
 
+#if defined(__x86_64__)
 static unsigned best_level(void)
 {
     __builtin_cpu_init();
@@ -47,6 +63,12 @@ static unsigned best_level(void)
         return LEVEL_V3;
     return __builtin_cpu_supports("avx512bf16") ? LEVEL_BF16 : LEVEL_V4;
 }
+#else
+static unsigned best_level(void)
+{
+    return LEVEL_NEON;
+}
+#endif
 
 static const struct cpu_level *level_named(const char *name)
 {
@@ -66,12 +88,18 @@ const char *cpu_level_name(const char *level)
     return found ? found->name : NULL;
 }
 
+unsigned cpu_level_machine(const char *level)
+{
+    const struct cpu_level *found = level_named(level);
+    return found == &levels[LEVEL_NEON] ? EM_AARCH64 : EM_X86_64;
+}
+
 bool cpu_level_runs_here(const char *level)
 {
     const struct cpu_level *found = level_named(level);
     if (!found)
         return false;
-    return (unsigned)(found - levels) <= best_level();
+    return !strcmp(found->triple, levels[best_level()].triple) && (unsigned)(found - levels) <= best_level();
 }
 
 static bool choose_layout(const struct cpu_level *level, struct plan_param *param)

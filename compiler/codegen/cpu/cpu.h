@@ -13,6 +13,8 @@
 /// The level's name as recorded in plan_info.cpu_level, or NULL when there is no such level. `level` NULL: the best one
 /// this machine has. "amx" is "bf16": AMX machines run the bf16 kernels.
 const char *cpu_level_name(const char *level);
+/// The ELF machine number (EM_*) of the level's code.
+unsigned cpu_level_machine(const char *level);
 /// Whether this machine can execute code of the level.
 bool cpu_level_runs_here(const char *level);
 /// Whether there is a generator for a kernel's role and constants.

@@ -12,7 +12,7 @@
 
 /// What a generator needs to know of an instruction set.
 struct cpu_level {
-    const char *name, *cpu, *features, *tune;
+    const char *name, *triple, *cpu, *features, *tune;
     unsigned lanes;        // f32 elements of a vector register
     unsigned tile_rows;    // most rows of a fused GEMM tile that leave no accumulator spilled
     unsigned widened_rows; // the same for 16-bit weights without a dot product, which need more registers

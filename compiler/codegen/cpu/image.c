@@ -18,23 +18,25 @@ struct buffer {
     size_t size, capacity;
 };
 
-static void initialize_target(void)
+#define INITIALIZE(arch)                                                                                               \
+    (LLVMInitialize##arch##TargetInfo(), LLVMInitialize##arch##Target(), LLVMInitialize##arch##TargetMC(),             \
+     LLVMInitialize##arch##AsmPrinter())
+
+static void initialize_targets(void)
 {
-    LLVMInitializeX86TargetInfo();
-    LLVMInitializeX86Target();
-    LLVMInitializeX86TargetMC();
-    LLVMInitializeX86AsmPrinter();
+    INITIALIZE(X86);
+    INITIALIZE(AArch64);
 }
 
 LLVMTargetMachineRef target_machine(struct emit *e)
 {
     static pthread_once_t initialized = PTHREAD_ONCE_INIT;
-    pthread_once(&initialized, initialize_target);
-    static const char triple[] = "x86_64-unknown-linux-gnu";
+    pthread_once(&initialized, initialize_targets);
+    const char *triple = e->level->triple;
     LLVMTargetRef target;
     char *message = NULL;
     if (LLVMGetTargetFromTriple(triple, &target, &message))
-        fatal(e->context, EXIT_SYSTEM, "LLVM has no x86-64 code generator: %s", message);
+        fatal(e->context, EXIT_SYSTEM, "LLVM has no code generator for %s: %s", triple, message);
     LLVMTargetMachineRef machine =
         LLVMCreateTargetMachine(target, triple, e->level->cpu, e->level->features, LLVMCodeGenLevelAggressive,
                                 LLVMRelocPIC, LLVMCodeModelSmall);
@@ -45,11 +47,27 @@ LLVMTargetMachineRef target_machine(struct emit *e)
     return machine;
 }
 
-static void check_relocations(struct emit *e, const Elf64_Rela *relocations, size_t count)
+// Places relative to each other, or (aarch64) to the 4096-byte page they are in: an image begins on one.
+static bool is_relative(unsigned machine, uint32_t type)
+{
+    static const uint32_t aarch64[] = {R_AARCH64_PREL32, R_AARCH64_CALL26, R_AARCH64_JUMP26,
+                                       R_AARCH64_ADR_PREL_PG_HI21, R_AARCH64_ADD_ABS_LO12_NC,
+                                       R_AARCH64_LDST8_ABS_LO12_NC, R_AARCH64_LDST16_ABS_LO12_NC,
+                                       R_AARCH64_LDST32_ABS_LO12_NC, R_AARCH64_LDST64_ABS_LO12_NC,
+                                       R_AARCH64_LDST128_ABS_LO12_NC};
+    if (machine == EM_X86_64)
+        return type == R_X86_64_PC32 || type == R_X86_64_PLT32;
+    for (size_t i = 0; i < sizeof aarch64 / sizeof *aarch64; i++)
+        if (type == aarch64[i])
+            return true;
+    return false;
+}
+
+static void check_relocations(struct emit *e, unsigned machine, const Elf64_Rela *relocations, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t type = (uint32_t)ELF64_R_TYPE(relocations[i].r_info);
-        if (type != R_X86_64_PC32 && type != R_X86_64_PLT32)
+        if (!is_relative(machine, type))
             fatal(e->context, EXIT_BUG, "generated code has a relocation of type %u", type);
     }
 }
@@ -73,7 +91,7 @@ static size_t check_object(struct emit *e, const char *object)
         if (section->sh_flags & SHF_ALLOC)
             size += section->sh_size + section->sh_addralign + 256;
         if (section->sh_type == SHT_RELA && (sections[section->sh_info].sh_flags & SHF_ALLOC))
-            check_relocations(e, (const Elf64_Rela *)content, section->sh_size / sizeof(Elf64_Rela));
+            check_relocations(e, header->e_machine, (const Elf64_Rela *)content, section->sh_size / sizeof(Elf64_Rela));
         if (section->sh_type == SHT_SYMTAB)
             check_symbols(e, (const Elf64_Sym *)content, section->sh_size / sizeof(Elf64_Sym),
                           object + sections[section->sh_link].sh_offset);
