@@ -62,6 +62,7 @@ for script in tests/commands/*.sh; do
     sh "$script" >"$log/$(basename "$script" .sh).log" 2>&1
     status=$?
     report "commands: $(basename "$script" .sh)" $status
+    grep '^skipped' "$log/$(basename "$script" .sh).log"
     [ $status = 0 ] || tail -n 20 "$log/$(basename "$script" .sh).log"
 done
 
