@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/exec/session.h"
+#include "runtime/weights/safetensors.h"
 #include "tests/codegen/fp8_reference.h"
 #include "tests/end_to_end/harness.h"
 #include "tests/end_to_end/reference.h"
@@ -39,7 +40,8 @@ static const char square[] = "device = host; axis node[2]; axis gpu[2];\n"
 struct setup {
     const char *cluster, *dtype, *dispatch, *combine; // options of the stages
     int hidden;
-    uint32_t ranks; // 0: the cluster's
+    uint32_t ranks;    // 0: the cluster's
+    const char *level; // NULL: the best
 };
 
 static moe_plan *compile_setup(const struct setup *s, const char *schedule)
@@ -62,7 +64,7 @@ static moe_plan *compile_setup(const struct setup *s, const char *schedule)
              formats, BOUND, s->hidden, FFN, EXPERTS, s->dtype, s->dtype, s->dtype, s->dtype, CHOICES,
              *s->dispatch ? ", " : "", s->dispatch, *s->combine ? ", " : "", s->combine, schedules, s->cluster,
              s->cluster == line ? "rank" : "node, gpu");
-    struct subject subject = {.text = text, .schedule = schedule, .ranks = s->ranks, .layer = -1};
+    struct subject subject = {.text = text, .schedule = schedule, .ranks = s->ranks, .layer = -1, .cpu_level = s->level};
     return subject_compile(&subject);
 }
 
@@ -136,7 +138,7 @@ static void test_loss(void)
                  {"wire: f128", "wire: f128", 0.05, 0.0012},
                  {"wire: u128", "wire: u128", 0.05, 0.0012}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct setup s = {line, "bf16", cases[i].dispatch, cases[i].combine, 512, 8}; // few own rows
+        struct setup s = {line, "bf16", cases[i].dispatch, cases[i].combine, 512, 8, NULL}; // few own rows
         struct loss loss = layer_loss(&s);
         fprintf(stderr, "[%s; %s: %.4f, %.6f] ", s.dispatch, s.combine, loss.l2, loss.cosine);
         CU_ASSERT(loss.l2 <= cases[i].l2);
@@ -159,37 +161,200 @@ static void expect_same(const struct setup *s, const struct outcome *first, cons
     outcome_free(&o);
 }
 
-static void check_neutral(const struct setup *s)
+/// Against `serial`, one of the ways to run it otherwise, by number; with few slots, so that rows go in rounds, in some.
+static void check_neutral(const struct setup *s, size_t number)
 {
+    static const struct {
+        const char *schedule;
+        bool tight;
+        moe_options options;
+    } ways[] = {{"ladder(n: 3)", false, {.threads = 3}},
+                {"chunked", true, {.device = "sim"}},
+                {"ladder(n: 2)", true, {0}},
+                {"chunked(n: 1)", false, {0}}};
     char few[128];
     snprintf(few, sizeof few, "%s%scapacity: 0.2x, pool: 0.1x", s->dispatch, *s->dispatch ? ", " : "");
     struct setup tight = *s;
     tight.dispatch = few;
+    bool relayed = strstr(s->dispatch, "via");
     struct outcome first = run_setup(s, "serial", (moe_options){.threads = 1});
-    expect_same(s, &first, "ladder(n: 3)", (moe_options){.threads = 3});
-    expect_same(s, &first, "chunked", (moe_options){.device = "sim"});
-    expect_same(&tight, &first, "ladder(n: 2)", (moe_options){0});
-    expect_same(&tight, &first, "chunked(n: 1)", (moe_options){0});
+    for (size_t i = 0; i < 2; i++) {
+        size_t way = relayed ? 2 * i : (number + i) % (sizeof ways / sizeof *ways);
+        expect_same(ways[way].tight ? &tight : s, &first, ways[way].schedule, ways[way].options);
+    }
     outcome_free(&first);
+    if (relayed)
+        return;
     first = run_setup(s, "waves(g: 2)", (moe_options){.device = "sim"});
-    expect_same(s, &first, "both", (moe_options){0});
-    expect_same(&tight, &first, "both(n: 3)", (moe_options){0});
+    expect_same(number % 2 ? s : &tight, &first, "both(n: 3)", (moe_options){0});
     outcome_free(&first);
 }
 
 static void test_neutral(void)
 {
     static const struct setup setups[] = {
-        {line, "bf16", "wire: f128", "wire: f128", 72, 0},
-        {line, "f32", "wire: u64", "wire: bf16", 200, 3},
-        {line, "f16", "wire: bf16", "wire: u128", 72, 0},
-        {line, "bf16", "wire: f32", "wire: f64", 64, 1},
-        {line, "bf16", "wire: f64", "", 72, 2},
-        {square, "bf16", "wire: { node: f128, gpu: bf16 }", "wire: { node: f128, gpu: bf16 }", 136, 0},
-        {square, "f32", "wire: { node: u64, gpu: f16 }", "wire: { gpu: f128 }", 72, 0},
-        {line, "bf16", "wire: u128", "wire: f64", 136, 8}};
+        {line, "bf16", "wire: f128", "wire: f128", 72, 0, "v2"},
+        {line, "f32", "wire: u64", "wire: bf16", 200, 3, "v2"},
+        {line, "f16", "wire: bf16", "wire: u128", 72, 5, "v2"},
+        {line, "bf16", "wire: f32", "wire: f64", 64, 1, "v2"},
+        {square, "bf16", "wire: { node: f128, gpu: bf16 }", "wire: { node: f128, gpu: bf16 }", 136, 0, "v2"},
+        {square, "f32", "wire: { node: u64, gpu: f16 }", "wire: { gpu: f128 }", 72, 0, "v2"},
+        {line, "bf16", "wire: u128", "wire: f64", 136, 8, "v2"},
+        {square, "bf16", "wire: f128, via: node", "", 72, 0, "v2"},
+        {square, "bf16", "wire: { node: u64, gpu: f128 }, via: node", "", 200, 0, "v2"}};
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
-        check_neutral(&setups[i]);
+        check_neutral(&setups[i], i);
+}
+
+// ------------------------------------------------------------------------------------------------- bytes on their way
+
+enum { MOST_RECORDS = 4096, RECORD = 1024 };
+
+/// What every rank sent to every other, in order: data without the meta. One thread at a time: the `sim` device.
+static struct capture {
+    struct record {
+        uint32_t from, to, dtype, block, scale;
+        bool combine;
+        uint8_t data[RECORD];
+    } records[MOST_RECORDS];
+    size_t count;
+} captured;
+
+static enum stepped spy_send(struct stream *stream, uint32_t exchange)
+{
+    const struct moe_session *session = stream->rank->session;
+    const struct ir *ir = session->ir;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, exchange);
+    uint32_t me = stream->rank->number;
+    for (uint32_t peer = 0; peer < session->info->ranks && !e->pool; peer++) {
+        if (peer == me)
+            continue;
+        const struct exchange_state *state = &stream->rank->exchanges[exchange];
+        bool combine = e->kind == exchange_kind_combine;
+        const char *slot =
+            (const char *)stream->rank->bases[e->send] + (combine ? state->target_offset : state->source_offset)[peer];
+        const struct plan_wire *wire = slots_wire(ir, e, me, peer);
+        for (uint32_t i = 0; i < ((const struct moe_message *)(const void *)slot)->rows; i++) {
+            CU_ASSERT_FATAL(captured.count < MOST_RECORDS && wire->data_bytes <= RECORD);
+            struct record *r = &captured.records[captured.count++];
+            *r = (struct record){me, peer, wire->dtype, wire->block, wire->scale, combine, {0}};
+            memcpy(r->data, slot + e->header_bytes + i * wire->row_bytes, (size_t)wire->data_bytes);
+        }
+    }
+    return transport_local.send(stream, exchange);
+}
+
+static void capture(const struct setup *s, const float *in)
+{
+    static struct transport_ops spy;
+    moe_plan *plan = compile_setup(s, "serial");
+    moe_session *session = NULL;
+    moe_options options = {.device = "sim", .seed = SEED, .poison = 1};
+    CU_ASSERT_FATAL(plan && moe_session_create(plan, &options, &session) == MOE_OK);
+    spy = transport_local;
+    spy.send = spy_send;
+    session->transport = &spy;
+    captured.count = 0;
+    uint32_t ranks = session->info->ranks;
+    size_t bytes = strcmp(s->dtype, "f32") ? 2 : 4, rows = (size_t)ranks * BOUND;
+    char *x = calloc(rows * (size_t)s->hidden, bytes), *y = calloc(rows * (size_t)s->hidden, bytes);
+    elements_from_f32(bytes == 4 ? "F32" : "BF16", in, x, rows * (size_t)s->hidden);
+    moe_step steps[MOST_RANKS];
+    for (uint32_t r = 0; r < ranks; r++) {
+        size_t at = r * BOUND * (size_t)s->hidden * bytes;
+        steps[r] = (moe_step){.rank = r, .tokens = BOUND, .in = x + at, .out = y + at};
+    }
+    CU_ASSERT_EQUAL(moe_session_load(session, "random"), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_run(session, steps, ranks), MOE_OK);
+    moe_session_destroy(session);
+    moe_plan_close(plan);
+    free(x);
+    free(y);
+}
+
+/// Rows of every sort: ordinary, zero, with NaN and infinities in one block, tiny, with one huge element.
+static float *odd_rows(const struct setup *s, uint32_t ranks)
+{
+    size_t count = ranks * (size_t)BOUND * (size_t)s->hidden, width = (size_t)s->hidden;
+    float *in = malloc(count * sizeof *in);
+    gaussian(in, count, 9);
+    for (size_t t = 0; t < ranks * (size_t)BOUND; t++)
+        for (size_t i = 0; i < width && t % 3 == 0; i++) {
+            float *x = &in[t * width + i];
+            size_t kind = t / 3 % 5;
+            *x = kind == 0 ? 0 : kind == 1 && i == 7 ? NAN : kind == 2 && i == width - 1 ? -INFINITY : *x;
+            *x = kind == 3 ? *x * 1e-6f : kind == 4 && i == 70 ? 1e4f : *x;
+        }
+    round_to_dtype(s->dtype, in, count);
+    return in;
+}
+
+static bool is_packed(const struct record *r, const float *values, int64_t width)
+{
+    uint8_t want[RECORD];
+    if (r->dtype != dtype_fp8_e4m3)
+        return false;
+    int64_t bytes = fp8_pack(values, width, r->block, r->scale == scale_type_ue8m0, want);
+    return !memcmp(r->data, want, (size_t)bytes);
+}
+
+/// Every record of a dispatch is a token of its sender, packed as plain C packs it; tokens come in their order.
+static void test_dispatch_bytes(void)
+{
+    static const struct setup setups[] = {
+        {square, "bf16", "wire: { node: f128, gpu: u64 }, capacity: 8x", "", 200, 0, NULL},
+        {square, "f32", "wire: { node: u128, gpu: f64 }, capacity: 8x", "", 72, 0, "v2"},
+        {square, "bf16", "wire: f128, capacity: 8x", "", 136, 0, "v3"}};
+    for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
+        const struct setup *s = &setups[i];
+        float *in = odd_rows(s, 4);
+        size_t token[MOST_RANKS][MOST_RANKS] = {{0}}, found = 0, dispatched = 0;
+        capture(s, in);
+        for (size_t r = 0; r < captured.count; r++) {
+            const struct record *record = &captured.records[r];
+            if (record->combine)
+                continue;
+            size_t *t = &token[record->from][record->to];
+            while (*t < BOUND &&
+                   !is_packed(record, in + (record->from * (size_t)BOUND + *t) * (size_t)s->hidden, s->hidden))
+                ++*t;
+            found += (*t)++ < BOUND;
+            dispatched++;
+        }
+        CU_ASSERT(dispatched > 400);
+        CU_ASSERT_EQUAL(found, dispatched);
+        free(in);
+    }
+}
+
+/// A reply is what the layer's own type would have carried, packed.
+static void test_reply_bytes(void)
+{
+    static struct capture plain;
+    struct setup s = {square, "bf16", "wire: f128, capacity: 8x", "", 200, 0, NULL};
+    float *in = odd_rows(&s, 4), values[200];
+    capture(&s, in);
+    plain = captured;
+    s.combine = "wire: { node: f128, gpu: u64 }";
+    capture(&s, in);
+    CU_ASSERT_EQUAL_FATAL(captured.count, plain.count);
+    size_t next[MOST_RANKS][MOST_RANKS] = {{0}}, right = 0, replies = 0;
+    for (size_t r = 0; r < captured.count; r++) {
+        const struct record *reply = &captured.records[r];
+        if (!reply->combine)
+            continue;
+        size_t *p = &next[reply->from][reply->to];
+        while (*p < plain.count && (!plain.records[*p].combine || plain.records[*p].from != reply->from ||
+                                    plain.records[*p].to != reply->to))
+            ++*p;
+        CU_ASSERT_FATAL(*p < plain.count);
+        elements_to_f32("BF16", plain.records[(*p)++].data, values, 200);
+        right += is_packed(reply, values, 200);
+        replies++;
+    }
+    CU_ASSERT(replies > 400);
+    CU_ASSERT_EQUAL(right, replies);
+    free(in);
 }
 
 void suite_wire(void);
@@ -197,5 +362,7 @@ void suite_wire(void)
 {
     CU_pSuite suite = CU_add_suite("wire", NULL, NULL);
     CU_add_test(suite, "what a layer's output loses", test_loss);
+    CU_add_test(suite, "bytes of dispatched rows", test_dispatch_bytes);
+    CU_add_test(suite, "bytes of replies", test_reply_bytes);
     CU_add_test(suite, "schedules, capacity, waves, chunks, devices: the same bytes", test_neutral);
 }
