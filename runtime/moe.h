@@ -56,6 +56,7 @@ typedef struct moe_plan_info {
     int64_t tokens_bound;           // most tokens per rank
     const char *x_dtype, *y_dtype;  // "f32", "f16", "bf16"
     const char *weights;            // checkpoint path the pipeline names, or ""
+    int quantised;                  // 1: some rows travel in blocks of fewer bits
     const char *cpu_level;
     uint64_t hash;
 } moe_plan_info;
@@ -123,7 +124,17 @@ typedef struct moe_step {
 /// MOE_BAD_INPUT before any data moves.
 moe_status moe_session_run(moe_session *session, const moe_step *steps, uint32_t count);
 
+/// Measures, in the steps that follow (on: 1) or no longer (0), what rows lose in wire formats with blocks: such steps are
+/// slower, their results the same.
+moe_status moe_session_measure_loss(moe_session *session, int on);
+
 enum { MOE_AXES = 8 };              // most axes of a cluster
+
+/// What rows lost in their wire format, over all ranks and layers of a step that measured it.
+typedef struct moe_wire_loss {
+    int64_t rows;                   // that travelled so; 0: none, or not measured
+    double relative_l2, cosine;     // |unpacked - row| / |row|; 1 - cosine of the angle between them
+} moe_wire_loss;
 
 /// Figures of the last step (times in seconds, shares as fractions, means over ranks unless said).
 typedef struct moe_stats {
@@ -148,6 +159,7 @@ typedef struct moe_stats {
     const int64_t *expert_load;     // [experts] tokens per expert, last layer's
     uint32_t experts;
     const char *cpu_level;
+    moe_wire_loss dispatch_loss, combine_loss; // where the step measured it
 } moe_stats;
 moe_status moe_session_stats(const moe_session *session, moe_stats *stats);
 

@@ -123,4 +123,6 @@ void moe_plan_describe(const moe_plan *plan, moe_plan_info *info)
                             .weights = ir_text(ir, i->weights),
                             .cpu_level = ir_text(ir, i->cpu_level),
                             .hash = plan->plan.hash};
+    for (uint32_t w = 0; w < COUNT(ir, plan_wire); w++)
+        info->quantised |= ROW(ir, plan_wire, w)->block > 0;
 }

@@ -188,6 +188,14 @@ void moe_session_destroy(moe_session *session)
         session_release(session);
 }
 
+moe_status moe_session_measure_loss(moe_session *session, int on)
+{
+    if (!session)
+        return MOE_INVALID;
+    session->measures_loss = on != 0;
+    return MOE_OK;
+}
+
 bool session_override_kernel(struct moe_session *session, const char *name, moe_kernel_fn *fn)
 {
     bool found = false;

@@ -168,7 +168,8 @@ bool check_wire(struct checker *checker, const struct mod_cluster *cluster, cons
     bool fine = arg->format == NONE || check_wire_format(checker, arg->format, place);
     for (uint32_t i = 0; i < arg->axis_formats.count; i++) {
         const struct mod_axis_format *named = ROW(checker->module, mod_axis_format, arg->axis_formats.first + i);
-        fine = check_wire_format(checker, named->format, place) && fine;
+        fine = check_wire_format(checker, named->format, place_of(checker, node_of(checker, named->node)->slot[0])) &&
+               fine;
         if (cluster && find_axis(checker, cluster, name_place(checker, named->node),
                                  ir_text(checker->module, named->axis)) == NONE)
             fine = false;

@@ -162,10 +162,11 @@ static bool read_choice(struct application *call, const struct scope *scope, con
 static bool read_format_option(struct application *call, uint32_t file, node_id expression, struct mod_arg *arg);
 
 /// A format for each axis that the record names; which axes there are, the pipeline's cluster says.
-static bool read_axis_formats(struct application *call, uint32_t file, node_id fields, struct mod_arg *arg)
+static bool read_axis_formats(struct application *call, uint32_t file, node_id record, struct mod_arg *arg)
 {
     enum { MOST = 16 };
     struct checker *checker = call->layer->checker;
+    node_id fields = node_of(checker, record)->slot[0];
     struct mod_axis_format rows[MOST];
     uint32_t count = 0;
     bool fine = true;
@@ -189,7 +190,7 @@ static bool read_axis_formats(struct application *call, uint32_t file, node_id f
         *ROW(checker->module, mod_axis_format, row) = rows[i];
     }
     if (fine && !count)
-        diag_error(checker->context, E0107, place_of(checker, fields), "no axis has a format");
+        diag_error(checker->context, E0107, place_of(checker, record), "no axis has a format");
     return fine && count;
 }
 
@@ -200,7 +201,7 @@ static bool read_format_option(struct application *call, uint32_t file, node_id 
     const struct ast_node *node = node_of(checker, expression);
     struct path path;
     if (node->kind == NODE_RECORD)
-        return read_axis_formats(call, file, node->slot[0], arg);
+        return read_axis_formats(call, file, expression, arg);
     if (path_of(checker, expression, &path) && path.count == 2 && !strcmp(name_text(checker, path.name[1]), "dtype")) {
         for (uint32_t i = 0; i < call->param_count; i++) {
             if (node_of(checker, call->params[i])->text == path.name[0] && file == call->op.file) {

@@ -205,16 +205,6 @@ static bool is_unbuilt_format(const struct checker *checker, uint32_t format)
     return row->block_cols || row->base == dtype_fp8_e4m3 || row->base == dtype_mxfp4 || row->base == dtype_i32;
 }
 
-/// The place of a stage's argument, or of the stage.
-static struct span argument_place(const struct checker *checker, const struct mod_stage *stage, const char *name)
-{
-    node_id call = node_of(checker, stage->node)->slot[1];
-    EACH_NODE(&checker->program->ast, id, node_of(checker, call)->slot[1])
-        if (node_of(checker, id)->text && !strcmp(name_text(checker, node_of(checker, id)->text), name))
-            return place_of(checker, id);
-    return name_place(checker, stage->node);
-}
-
 /// The value of a stage's argument where it is written, or the stage.
 static node_id argument_node(const struct checker *checker, const struct mod_stage *stage, const char *name)
 {
@@ -242,7 +232,7 @@ static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *laye
             const struct mod_arg *arg = ROW(checker->module, mod_arg, stage->args.first + a);
             const char *name = ir_text(checker->module, arg->name);
             if (!strcmp(name, "wire"))
-                check_wire(checker, cluster, arg, argument_place(checker, stage, name));
+                check_wire(checker, cluster, arg, place_of(checker, argument_node(checker, stage, name)));
             if (!strcmp(name, "via") && strcmp(ir_text(checker->module, arg->choice), "direct") != 0 && cluster)
                 find_axis(checker, cluster, place_of(checker, argument_node(checker, stage, name)),
                           ir_text(checker->module, arg->choice));

@@ -79,6 +79,13 @@ static const char *text_or(const char *text, const char *otherwise)
     return text && *text ? text : otherwise;
 }
 
+static void print_loss(FILE *out, const char *stage, const moe_wire_loss *loss)
+{
+    if (loss->rows)
+        fprintf(out, "%s: %" PRId64 " rows in blocks, loss by relative L2 %.3f %%, by 1 - cosine %.4f %%\n", stage,
+                loss->rows, loss->relative_l2 * 100, loss->cosine * 100);
+}
+
 void report_print(struct report *report, FILE *out)
 {
     struct figures f = compute_figures(report);
@@ -97,6 +104,8 @@ void report_print(struct report *report, FILE *out)
     if (last->dropped || last->overflowed)
         fprintf(out, "%" PRId64 " pairs dropped, %" PRId64 " rows overflowed, %" PRId64 " rounds\n", last->dropped,
                 last->overflowed, last->rounds);
+    print_loss(out, "dispatch", &report->dispatch_loss);
+    print_loss(out, "combine", &report->combine_loss);
 }
 
 static json_t *token_counts(const struct batch *batch)
@@ -124,6 +133,12 @@ static json_t *axis_bytes(const moe_stats *stats)
     return bytes;
 }
 
+static json_t *loss_json(const moe_wire_loss *loss)
+{
+    return json_pack("{s:I, s:f, s:f}", "rows", (json_int_t)loss->rows, "relative_l2", loss->relative_l2,
+                     "one_minus_cosine", loss->cosine);
+}
+
 static json_t *make_json(struct report *report)
 {
     struct figures f = compute_figures(report);
@@ -148,6 +163,9 @@ static json_t *make_json(struct report *report)
                   "tokens_per_rank", token_counts(report->batch), "expert_load", expert_load(last));
     bool fine =
         json && times && counts && json_object_update(json, times) == 0 && json_object_update(json, counts) == 0;
+    if (report->dispatch_loss.rows || report->combine_loss.rows)
+        fine = fine && json_object_set_new(json, "dispatch_loss", loss_json(&report->dispatch_loss)) == 0 &&
+               json_object_set_new(json, "combine_loss", loss_json(&report->combine_loss)) == 0;
     json_decref(times);
     json_decref(counts);
     if (!fine) {

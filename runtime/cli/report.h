@@ -14,6 +14,7 @@ struct report {
     int64_t capacity, count;
     double exposed_comm, idle, comm_s, compute_s; // sums over the timed steps
     moe_stats last;
+    moe_wire_loss dispatch_loss, combine_loss; // of the step that measured it
 };
 
 bool report_init(struct report *report, const moe_plan_info *info, const struct run_options *options,

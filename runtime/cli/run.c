@@ -218,6 +218,20 @@ static int run_step(struct run *run, bool timed)
     return EXIT_OK;
 }
 
+/// What the rows lose on the wire, in a step of its own: it is slower.
+static int measure_loss(struct run *run)
+{
+    moe_stats stats = {0};
+    moe_session_measure_loss(run->session, 1);
+    int code = run_step(run, false);
+    moe_session_measure_loss(run->session, 0);
+    if (code == EXIT_OK && moe_session_stats(run->session, &stats) == MOE_OK) {
+        run->report.dispatch_loss = stats.dispatch_loss;
+        run->report.combine_loss = stats.combine_loss;
+    }
+    return code;
+}
+
 static int run_steps(struct run *run)
 {
     const struct run_options *o = run->options;
@@ -225,7 +239,7 @@ static int run_steps(struct run *run)
     if (!report_init(&run->report, &run->info, o, &run->batch, iters))
         return complain(run, EXIT_FAILED, "out of memory");
     run->report.threads = thread_count(o);
-    int code = EXIT_OK;
+    int code = run->info.quantised && (!o->quiet || o->stats) ? measure_loss(run) : EXIT_OK;
     for (int64_t i = 0; i < warmup + iters && code == EXIT_OK; i++)
         code = run_step(run, i >= warmup);
     return code;

@@ -11,6 +11,7 @@
 #include "runtime/plan/axes.h"
 #include "runtime/plan/limits.h"
 #include "runtime/plan/slots.h"
+#include "runtime/watch/loss.h"
 
 struct moe_plan {
     struct plan plan;
@@ -99,6 +100,7 @@ struct stream {
     int64_t *computed;             // [ranks, owned] pairs by its fan_outs, by source and local id
     int64_t overflowed, rounds_run;
     int64_t bytes_sent[MOE_MAX_AXES]; // by the axis they crossed
+    struct loss_sums loss[LOSS_KINDS];
     double flops;
     double time;               // sim: its clock, ns
     _Atomic uint64_t progress; // instructions done
@@ -171,7 +173,7 @@ struct moe_session {
     uint32_t host_count;
     uint32_t *loaded_layers;
     size_t scratch_bytes;
-    bool loaded, broken, stuck;
+    bool loaded, broken, stuck, measures_loss;
     int64_t timeout_ns;
 
     // The step in progress.

@@ -205,6 +205,9 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
         return STEP_FAILED;
     if (k->role == kernel_role_route)
         give_routes(s, in, a);
+    enum loss_kind kind;
+    if (session->measures_loss && loss_concerns(k, &kind))
+        loss_add(&s->loss[kind], k, (const struct moe_row_table *)a->p[COPY_CONTROL] + k->n[5]);
     return STEP_DONE;
 }
 
@@ -383,6 +386,7 @@ void stream_begin_step(struct stream *s)
     s->began = -1;
     s->round = s->rounds = s->overflowed = s->rounds_run = 0;
     memset(s->bytes_sent, 0, sizeof s->bytes_sent);
+    memset(s->loss, 0, sizeof s->loss);
     s->flops = s->time = 0;
     s->finished = false;
     s->blocked_on = NULL;

@@ -117,6 +117,22 @@ static int64_t slot_bytes(const struct moe_session *session, uint32_t rank)
     return bytes;
 }
 
+/// Over all ranks.
+static moe_wire_loss total_loss(const struct moe_session *session, enum loss_kind kind)
+{
+    struct loss_sums sum = {0};
+    for (uint32_t i = 0; i < session->info->ranks * session->streams_per_rank; i++) {
+        uint32_t rank = i / session->streams_per_rank, stream = i % session->streams_per_rank;
+        const struct loss_sums *part = &session->ranks[rank].streams[stream].loss[kind];
+        sum.rows += part->rows;
+        sum.difference += part->difference;
+        sum.before += part->before;
+        sum.after += part->after;
+        sum.product += part->product;
+    }
+    return loss_of(&sum);
+}
+
 static void add_counters(struct moe_session *session, uint32_t number)
 {
     moe_stats *stats = &session->stats;
@@ -150,6 +166,8 @@ void stats_compute(struct moe_session *session)
                                  .expert_load = session->expert_load,
                                  .experts = session->info->experts,
                                  .axes = session->info->axes.count,
+                                 .dispatch_loss = total_loss(session, LOSS_DISPATCH),
+                                 .combine_loss = total_loss(session, LOSS_COMBINE),
                                  .cpu_level = ir_text(session->ir, session->info->cpu_level)};
     for (uint32_t a = 0; a < session->stats.axes; a++)
         session->stats.axis[a].name = ir_text(session->ir, axis_at(session->ir, a)->name);

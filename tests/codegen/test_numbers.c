@@ -321,6 +321,59 @@ static void test_loss(void)
     }
 }
 
+// ------------------------------------------------------------------ faults seen elsewhere: tests/data/known_faults.json
+
+static void expect_codes(const float *values, const uint8_t *expected, int count)
+{
+    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+        struct code code;
+        float row[WIDTH] = {0};
+        uint8_t codes[WIDTH];
+        memcpy(row, values, (size_t)count * sizeof *row);
+        converter(&code, dtype_f32, dtype_fp8_e4m3, level_names[level]);
+        convert(&code, row, codes);
+        CU_ASSERT(memcmp(codes, expected, (size_t)count) == 0);
+        code_free(&code);
+    }
+}
+
+static void b24_saturates(void)
+{
+    expect_codes((float[]){1000, 448, 464, 465, -1000}, (uint8_t[]){0x7e, 0x7e, 0x7e, 0x7e, 0xfe}, 5);
+}
+
+static void b25_ties_and_subnormals(void)
+{
+    expect_codes((float[]){1.0625f, 1.1875f, 0x1p-9f, -0.0f, 0x1p-10f, -0x1p-10f, 0x1.8p-9f},
+                 (uint8_t[]){0x38, 0x3a, 0x01, 0x80, 0x00, 0x80, 0x02}, 7);
+}
+
+/// One NaN and one infinity in a block: they alone differ from what a row without them would be.
+static void b26_bad_neighbours(void)
+{
+    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+        struct code code;
+        float values[256];
+        uint8_t clean[272], bad[272];
+        struct rng rng = {26};
+        for (int i = 0; i < 256; i++)
+            values[i] = random_float(&rng);
+        values[0] = 2; // the block's largest stays
+        CU_ASSERT_FATAL(block_code(&code, 256, &formats[0], dtype_f32, dtype_none, level_names[level]));
+        for (int i = 0; i < 2; i++) {
+            code_run(&code, 0,
+                     &(struct moe_kargs){
+                         .p = {&(struct moe_row_table){1, (const void *[]){values}, (void *[]){i ? bad : clean}}}},
+                     0, 1);
+            values[17] = NAN, values[90] = -INFINITY;
+        }
+        CU_ASSERT(bad[17] == 0x7f && bad[90] == 0xfe);
+        bad[17] = clean[17], bad[90] = clean[90];
+        CU_ASSERT(memcmp(clean, bad, 256 + 2 * 4) == 0);
+        code_free(&code);
+    }
+}
+
 void suite_numbers(void)
 {
     CU_pSuite suite = CU_add_suite("numbers", NULL, NULL);
@@ -332,4 +385,7 @@ void suite_numbers(void)
     CU_add_test(suite, "blocks of nothing finite, and of the largest", test_all_bad);
     CU_add_test(suite, "blocks: rounded to the row's own type", test_rounded_between);
     CU_add_test(suite, "blocks: what Gaussian rows lose", test_loss);
+    CU_add_test(suite, "B24 beyond 448 is 448", b24_saturates);
+    CU_add_test(suite, "B25 ties, subnormals, the sign of zero", b25_ties_and_subnormals);
+    CU_add_test(suite, "B26 NaN and infinity among neighbours", b26_bad_neighbours);
 }

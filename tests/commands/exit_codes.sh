@@ -20,6 +20,10 @@ expect 0 "fine" $m check examples/olmoe.moe
 for file in bidirectional hook_receive expert_waves; do
     expect 0 "fine" $m check examples/schedules/$file.moe
 done
+expect 0 "fine" $m check examples/mixed_cluster.moe
+$m run examples/wire_formats.moe --tokens 64 2>/dev/null |
+    grep -q "^dispatch: [0-9]* rows in blocks, loss by relative L2 2.[0-9]* %, by 1 - cosine 0.03[0-9]* %" ||
+    { echo "no loss printed"; wrong=1; }
 expect 0 "" $m simulate examples/hello.moe
 expect 2 "not built yet" $m tune examples/hello.moe
 expect 2 "unknown command" $m frobnicate

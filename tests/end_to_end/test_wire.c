@@ -102,7 +102,7 @@ struct loss {
     double l2, cosine;
 };
 
-static struct loss loss_of(const float *got, const float *want, size_t count)
+static struct loss difference_of(const float *got, const float *want, size_t count)
 {
     double difference = 0, a = 0, b = 0, both = 0;
     for (size_t i = 0; i < count; i++) {
@@ -120,7 +120,7 @@ static struct loss layer_loss(const struct setup *s)
     size_t count = (size_t)(o.tokens * s->hidden);
     float *want = malloc((count + 1) * sizeof *want);
     reference_layer(&shape, SEED, tokens_in(s), o.tokens, o.ids, o.weights, want);
-    struct loss loss = loss_of(o.out, want, count);
+    struct loss loss = difference_of(o.out, want, count);
     free(want);
     outcome_free(&o);
     return loss;
@@ -145,6 +145,41 @@ static void test_loss(void)
         CU_ASSERT(loss.cosine <= cases[i].cosine);
         CU_ASSERT(i == 0 || loss.l2 > 0.005); // rows did travel so
     }
+}
+
+/// What a session says that rows lost: nothing where it is not asked, or no row is packed.
+static void test_measured(void)
+{
+    struct setup s = {square, "bf16", "wire: { node: f128, gpu: bf16 }", "wire: f64", 512, 0, NULL};
+    moe_plan *plan = compile_setup(&s, "ladder(n: 2)");
+    moe_session *session = NULL;
+    moe_plan_info info;
+    CU_ASSERT_FATAL(plan && moe_session_create(plan, &(moe_options){.seed = SEED, .threads = 2}, &session) == MOE_OK);
+    moe_plan_describe(plan, &info);
+    CU_ASSERT_TRUE(info.quantised);
+    CU_ASSERT_EQUAL(moe_session_load(session, "random"), MOE_OK);
+    uint16_t *x = malloc(4 * BOUND * 512 * sizeof *x), *y = malloc(4 * BOUND * 512 * sizeof *y);
+    elements_from_f32("BF16", tokens_in(&s), x, 4 * BOUND * 512);
+    moe_step steps[4];
+    for (uint32_t r = 0; r < 4; r++)
+        steps[r] =
+            (moe_step){.rank = r, .tokens = BOUND, .in = x + r * BOUND * 512, .out = y + (size_t)r * BOUND * 512};
+    moe_stats stats[2];
+    for (int on = 0; on < 2; on++) {
+        CU_ASSERT_EQUAL(moe_session_measure_loss(session, on), MOE_OK);
+        CU_ASSERT_EQUAL(moe_session_run(session, steps, 4), MOE_OK);
+        CU_ASSERT_EQUAL(moe_session_stats(session, &stats[on]), MOE_OK);
+    }
+    CU_ASSERT_EQUAL(stats[0].dispatch_loss.rows, 0);
+    const moe_wire_loss *dispatch = &stats[1].dispatch_loss, *combine = &stats[1].combine_loss;
+    CU_ASSERT(dispatch->rows > 100 && dispatch->rows < combine->rows); // those between nodes; all
+    CU_ASSERT(dispatch->relative_l2 > 0.02 && dispatch->relative_l2 <= 0.027);
+    CU_ASSERT(dispatch->cosine > 0.0002 && dispatch->cosine <= 0.00035);
+    CU_ASSERT(combine->relative_l2 > 0.02 && combine->relative_l2 <= 0.027 && combine->cosine <= 0.00035);
+    moe_session_destroy(session);
+    moe_plan_close(plan);
+    free(x);
+    free(y);
 }
 
 // --------------------------------------------------------------------------------------------------------- neutrality
@@ -208,13 +243,14 @@ static void test_neutral(void)
 
 // ------------------------------------------------------------------------------------------------- bytes on their way
 
-enum { MOST_RECORDS = 4096, RECORD = 1024 };
+enum { MOST_RECORDS = 2048, RECORD = 3072 };
 
 /// What every rank sent to every other, in order: data without the meta. One thread at a time: the `sim` device.
 static struct capture {
     struct record {
         uint32_t from, to, dtype, block, scale;
         bool combine;
+        int64_t bytes;
         uint8_t data[RECORD];
     } records[MOST_RECORDS];
     size_t count;
@@ -237,7 +273,7 @@ static enum stepped spy_send(struct stream *stream, uint32_t exchange)
         for (uint32_t i = 0; i < ((const struct moe_message *)(const void *)slot)->rows; i++) {
             CU_ASSERT_FATAL(captured.count < MOST_RECORDS && wire->data_bytes <= RECORD);
             struct record *r = &captured.records[captured.count++];
-            *r = (struct record){me, peer, wire->dtype, wire->block, wire->scale, combine, {0}};
+            *r = (struct record){me, peer, wire->dtype, wire->block, wire->scale, combine, wire->data_bytes, {0}};
             memcpy(r->data, slot + e->header_bytes + i * wire->row_bytes, (size_t)wire->data_bytes);
         }
     }
@@ -327,6 +363,34 @@ static void test_dispatch_bytes(void)
     }
 }
 
+/// B20 of tests/data/known_faults.json: 2880 elements are 22 blocks and a half. 23 scales a row, and nothing is read past
+/// its end, where a much larger number lies.
+static void test_half_block(void)
+{
+    struct setup s = {line, "bf16", "wire: f128, capacity: 8x", "wire: f64", 2880, 2, "v3"};
+    size_t width = 2880, found = 0, dispatched = 0;
+    float *in = malloc(2 * BOUND * width * sizeof *in);
+    gaussian(in, 2 * BOUND * width, 20);
+    for (size_t t = 1; t < 2 * BOUND; t += 2)
+        in[t * width] = 4096;
+    round_to_dtype("bf16", in, 2 * BOUND * width);
+    capture(&s, in);
+    for (size_t r = 0, t = 0; r < captured.count; r++) {
+        const struct record *record = &captured.records[r];
+        if (record->combine)
+            continue;
+        CU_ASSERT_EQUAL(record->bytes, 2880 + 23 * 4);
+        for (t = dispatched && record->from == captured.records[r - 1].from ? t : 0; t < BOUND; t++)
+            if (is_packed(record, in + (record->from * (size_t)BOUND + t) * width, 2880))
+                break;
+        found += t++ < BOUND;
+        dispatched++;
+    }
+    CU_ASSERT(dispatched > 100);
+    CU_ASSERT_EQUAL(found, dispatched);
+    free(in);
+}
+
 /// A reply is what the layer's own type would have carried, packed.
 static void test_reply_bytes(void)
 {
@@ -363,6 +427,8 @@ void suite_wire(void)
     CU_pSuite suite = CU_add_suite("wire", NULL, NULL);
     CU_add_test(suite, "what a layer's output loses", test_loss);
     CU_add_test(suite, "bytes of dispatched rows", test_dispatch_bytes);
+    CU_add_test(suite, "B20 half a block", test_half_block);
     CU_add_test(suite, "bytes of replies", test_reply_bytes);
+    CU_add_test(suite, "a step measures what its rows lose", test_measured);
     CU_add_test(suite, "schedules, capacity, waves, chunks, devices: the same bytes", test_neutral);
 }
