@@ -102,7 +102,7 @@ $(B)/gen/moe.lex.c: grammar/moe.l
 	@flex -o $@ $<
 
 # The standard library, the pages of `explain` and the two carriers of a built pipeline live inside moecc.
-STDLIB := $(sort $(shell find stdlib -type f))
+STDLIB := $(sort $(shell find stdlib -type f)) runtime/plan/kernels.h runtime/plan/limits.h runtime/plan/words.def
 PAGES  := $(sort $(wildcard compiler/explain/pages/*.md))
 $(B)/gen/embedded.c: compiler/base/embed.sh $(STDLIB) $(PAGES) $(B)/moe-stub $(B)/libmoe-carrier.so
 	@mkdir -p $(B)/gen
@@ -203,14 +203,16 @@ install: all
 	install -m 644 $(B)/libmoe.a $(DESTDIR)$(PREFIX)/lib/libmoe.a
 	install -m 755 $(B)/libmoe.so $(DESTDIR)$(PREFIX)/lib/libmoe.so
 	install -m 644 runtime/moe.h $(DESTDIR)$(PREFIX)/include/moe.h
-	cp -r stdlib/std $(DESTDIR)$(PREFIX)/share/moecc/
+	cp -r stdlib/std stdlib/cuda $(DESTDIR)$(PREFIX)/share/moecc/
 
 # Warnings as errors under a second compiler, where it is installed.
 lint:
 	@for c in clang-19 clang-18 clang; do command -v $$c >/dev/null 2>&1 && break; c=; done; \
 	if [ -z "$$c" ]; then echo "clang is not installed: second compiler skipped"; exit 0; fi; \
 	for f in $(RUNTIME_SRC) runtime/cli/stub.c $(COMPILER_SRC) compiler/main.c $(TEST_SRC) $(BENCH_SRC) $(SCHEDULE_BENCH_SRC); do \
-	    $$c $(COMMON) $(LLVM_CFLAGS) -O1 -fsyntax-only $$f || exit 1; done; echo "$$c: no warnings"
+	    $$c $(COMMON) $(LLVM_CFLAGS) -O1 -fsyntax-only $$f || exit 1; done; \
+	for f in stdlib/cuda/host/*.cc; do $$c -x c++ -std=c++17 -Wall -Wextra -Werror -O1 -fsyntax-only $$f || exit 1; done; \
+	echo "$$c: no warnings"
 
 clean:
 	rm -rf build

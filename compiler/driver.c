@@ -10,7 +10,7 @@
 #include "compiler/lower/program.h"
 #include "compiler/simulate/simulate.h"
 
-const char *const driver_stages[] = {"tokens", "ast", "module", "graph", "schedule", "program", "llvm", "plan", NULL};
+const char *const driver_stages[] = {"tokens", "ast", "module", "graph", "schedule", "program", "llvm", "cuda", "plan", NULL};
 
 struct compilation {
     struct context *context;
@@ -279,19 +279,68 @@ static bool lower(struct compilation *c, const struct ir *graph)
     return fine;
 }
 
-static bool generate(struct compilation *c)
+// Where the pipeline's layer has a stage, for messages about its kernels.
+static const char *stage_place(const struct compilation *c, const char *name)
+{
+    const struct mod_layer *layer = ROW(c->module, mod_layer, ROW(c->module, mod_pipeline, c->pipeline)->layer);
+    for (uint32_t i = 0; i < layer->stages.count; i++) {
+        const struct mod_stage *stage = ROW(c->module, mod_stage, layer->stages.first + i);
+        uint32_t line, column;
+        if (strcmp(name, ir_text(c->module, stage->name)) != 0 || !stage->node)
+            continue;
+        struct span span = node_at(&c->text.ast, stage->node)->span;
+        line_column(&c->context->files[span.file], span.begin, &line, &column);
+        return context_printf(c->context, "%s:%u:%u", c->context->files[span.file].path, line, column);
+    }
+    return "";
+}
+
+// The plan's kernels as CUDA source, for the first chip of the target.
+static bool generate_sources(struct compilation *c, struct cuda_sources *sources)
 {
     const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
-    if (pipeline->target == target_cuda) {
+    const char *target = ir_text(c->module, pipeline->target_text);
+    if (pipeline->target != target_cuda)
+        fatal(c->context, EXIT_USAGE, "`--emit=%s` is for a CUDA target, as in `--target cuda:sm_80`", c->options->emit);
+    const struct cuda_chip *chip = cuda_chip(context_printf(c->context, "%.*s", (int)strcspn(target, ","), target));
+    if (!cuda_generate(c->context, c->plan, chip, sources))
+        return false;
+    for (uint32_t i = 0; i < sources->count; i++)
+        sources->at[i].place = stage_place(c, sources->at[i].stage);
+    return true;
+}
+
+// Kernels that no GPU runs: compiled for this machine's CPU, beside a plan without native code.
+static bool generate_cuda(struct compilation *c)
+{
+    const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
+    const char *target = ir_text(c->module, pipeline->target_text), *host = strstr(target, ",host");
+    struct cuda_sources sources;
+    if (!host || c->options->check.deployed) {
         struct span place = pipeline->node ? node_at(&c->text.ast, pipeline->node)->name_span : (struct span){.file = NONE};
-        struct diag *diag = diag_error(c->context, E0901, place, "kernels for `cuda(%s)` are not built yet",
-                                       ir_text(c->module, pipeline->target_text));
-        diag_help(c->context, diag, "`--target cpu` runs it on this machine");
+        struct diag *diag = diag_error(c->context, E0901, place, "running kernels for `cuda(%s)` on a GPU is not built yet",
+                                       target);
+        diag_help(c->context, diag, "`moecc run --target cuda:sm_80,host` runs CUDA kernels on this machine's CPU, "
+                                    "`--target cpu` native ones");
         return false;
     }
+    if (!generate_sources(c, &sources))
+        return false;
+    c->result->kernels = calloc(COUNT(c->plan, plan_kernel) + 1, sizeof *c->result->kernels);
+    if (!c->result->kernels)
+        fatal(c->context, EXIT_SYSTEM, "out of memory");
+    host_load(c->context, c->plan, &sources, &c->options->cuda_host, c->result->kernels);
+    str_id level = ir_str(c->plan, "emulated");
+    ROW(c->plan, plan_info, 0)->cpu_level = level;
+    return true;
+}
+
+static bool generate(struct compilation *c)
+{
     void *code = NULL;
     size_t code_bytes = 0;
-    if (!codegen_cpu(c->context, c->plan, c->options->cpu_level, &code, &code_bytes)) {
+    bool cuda = ROW(c->module, mod_pipeline, c->pipeline)->target == target_cuda;
+    if (!(cuda ? generate_cuda(c) : codegen_cpu(c->context, c->plan, c->options->cpu_level, &code, &code_bytes))) {
         if (!c->context->error_count)
             fatal(c->context, EXIT_BUG, "code generation failed without saying why");
         return false;
@@ -309,6 +358,13 @@ static bool generate(struct compilation *c)
     plan_close(&plan);
     pass_done(c, "plan");
     return true;
+}
+
+static void print_sources(struct compilation *c)
+{
+    struct cuda_sources sources;
+    if (generate_sources(c, &sources))
+        cuda_print(&sources, c->options->out);
 }
 
 static void compile_pipeline(struct compilation *c)
@@ -332,6 +388,8 @@ static void compile_pipeline(struct compilation *c)
             ir_print(c->plan, c->options->out);
         else if (emitted(c, "llvm"))
             codegen_cpu_print(c->context, c->plan, c->options->cpu_level, c->options->out);
+        else if (emitted(c, "cuda"))
+            print_sources(c);
         else if (!c->options->check_only && generate(c) && emitted(c, "plan")) {
             ir_print(c->plan, c->options->out);
             free(c->result->image); // printed, not run

@@ -3,6 +3,7 @@
 #define MOECC_DRIVER_H
 
 #include "compiler/check/module.h"
+#include "compiler/codegen/cuda/host.h"
 
 struct driver_options {
     const char *file;
@@ -11,6 +12,7 @@ struct driver_options {
     const char *emit;           // stop after this stage and print it to `out`; NULL: go on
     bool check_only;            // stop after the proof of the lowered programs: no native code
     bool simulate, json;        // `moecc simulate`: print each schedule's prediction to `out`
+    struct host_options cuda_host; // how CUDA kernels run on the CPU
     const char *trace;          // and write that of the schedule at the bound here; NULL: nowhere
     bool time_passes;           // a line a pass on stderr
     FILE *out;
@@ -20,6 +22,7 @@ struct driver_options {
 struct driver_result {
     void *image;                // malloc'ed plan file image; NULL when emit or check_only stopped before
     size_t image_bytes;
+    moe_kernel_fn **kernels;    // malloc'ed: CUDA kernels built for the CPU, one a plan_kernel; NULL: none were asked for
     const char *pipeline;       // NULL: a library file; of several: their names
     uint32_t pipelines, schedules, instances, waits, instructions;
     double seconds;

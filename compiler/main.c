@@ -13,6 +13,7 @@
 #include "compiler/simulate/compare.h"
 #include "runtime/cli/cli.h"
 #include "runtime/moe.h"
+#include "runtime/open.h"
 #include "runtime/output.h"
 #include "runtime/plan/plan.h"
 
@@ -57,9 +58,9 @@ static void print_help(void)
            "  -D tokens=2048                replace the value of a dim\n"
            "  --ranks N                     resize a cluster of one axis\n"
            "  --layer L                     one checkpoint layer alone\n"
-           "  --target cpu|sim              instead of the pipeline's target\n"
            "  --cpu-level v2|v3|v4|bf16|amx force a level of kernels; neon: for aarch64\n"
            "  --carrier FILE                `build` for another machine: the moe-stub (or libmoe.so) made for it\n"
+           "  --target cpu|sim|cuda:CHIPS   instead of the pipeline's target; cuda:sm_80,host: run by the CPU\n"
            "  --cluster hgx8|FILE.moe:NAME  what `import` writes for; without it: this machine\n"
            "  --emit=STAGE                  stop after a stage and print it: ");
     for (const char *const *stage = driver_stages; *stage; stage++)
@@ -205,6 +206,7 @@ static void share_run_options(struct command_line *line)
     check->ranks = run->ranks;
     check->layer = run->layer;
     line->driver.cpu_level = run->cpu_level;
+    line->driver.cuda_host.checked = getenv("MOECC_CUDA_CHECK") != NULL;
     line->quiet = run->quiet;
     line->verbose = run->verbose;
 }
@@ -285,6 +287,16 @@ static enum exit_code compile_plan(struct context *context, struct command_line 
     return code;
 }
 
+/// What the emulator of CUDA blocks has seen goes before what the run made of it.
+static enum exit_code judge_kernels(enum exit_code code)
+{
+    char reports[8192];
+    int count = host_reports(reports, sizeof reports);
+    if (count)
+        fprintf(stderr, "%smoecc: error: the CUDA kernels are wrong: %d reports\n", reports, count);
+    return count ? EXIT_BUG : code;
+}
+
 static enum exit_code command_run(struct context *context, struct command_line *line)
 {
     if (line->run.help) {
@@ -308,11 +320,14 @@ static enum exit_code command_run(struct context *context, struct command_line *
     free(result.image);
     if (status != MOE_OK)
         fatal(context, EXIT_BUG, "%s", moe_last_error());
+    if (result.kernels)
+        plan_use_kernels(plan, result.kernels);
+    free(result.kernels);
     line->run.layer = -1;       // compiled in: the plan has that layer alone
     line->run.pipeline = NULL;
     code = (enum exit_code)run_plan(plan, "moecc", &line->run);
     moe_plan_close(plan);
-    return code;
+    return judge_kernels(code);
 }
 
 /// Results never replace what they were made from, nor one another. NULL: all is well.

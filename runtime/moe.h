@@ -57,6 +57,7 @@ typedef struct moe_plan_info {
     const char *x_dtype, *y_dtype;  // "f32", "f16", "bf16"
     const char *weights;            // checkpoint path the pipeline names, or ""
     int quantised;                  // 1: some rows travel in blocks of fewer bits
+    const char *target;             // what its kernels are for: "cpu", "cuda", "sim"
     const char *cpu_level;
     uint64_t hash;
 } moe_plan_info;

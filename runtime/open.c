@@ -62,6 +62,13 @@ static moe_status map_code(moe_plan *plan)
     return MOE_OK;
 }
 
+void plan_use_kernels(struct moe_plan *plan, moe_kernel_fn *const *kernels)
+{
+    for (uint32_t i = 0; i < COUNT(&plan->plan.ir, plan_kernel); i++)
+        if (kernels[i])
+            plan->kernels[i] = kernels[i];
+}
+
 static moe_status finish(moe_plan *opened, bool good, const char *problem, moe_plan **plan)
 {
     moe_status status = good ? map_code(opened) : open_fail(MOE_BAD_PLAN, "%s", problem);
@@ -121,6 +128,7 @@ void moe_plan_describe(const moe_plan *plan, moe_plan_info *info)
                             .x_dtype = dtype_words[i->x_dtype],
                             .y_dtype = dtype_words[i->y_dtype],
                             .weights = ir_text(ir, i->weights),
+                            .target = target_words[i->target],
                             .cpu_level = ir_text(ir, i->cpu_level),
                             .hash = plan->plan.hash};
     for (uint32_t w = 0; w < COUNT(ir, plan_wire); w++)

@@ -95,8 +95,9 @@ static moe_status choose_options(struct moe_session *session, const moe_options 
 static moe_status check_machine(const struct moe_session *session)
 {
     const char *level = ir_text(session->ir, session->info->cpu_level);
-    if (session->info->target == target_cuda)
-        return open_fail(MOE_UNSUPPORTED, "the plan is for CUDA, this build runs on the CPU");
+    for (uint32_t i = 0; i < COUNT(session->ir, plan_kernel) && session->info->target == target_cuda; i++)
+        if (!ROW(session->ir, plan_kernel, i)->builtin && !session->plan->kernels[i])
+            return open_fail(MOE_UNSUPPORTED, "the plan is for CUDA, this build runs on the CPU");
     if (session->plan->plan.code_bytes && !machine_runs(level))
         return open_fail(MOE_UNSUPPORTED, "the plan's code needs CPU level `%s`, which this machine lacks", level);
     return MOE_OK;

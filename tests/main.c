@@ -20,6 +20,8 @@
     S(codegen)    \
     S(numbers)    \
     S(routers)    \
+    S(emulator)   \
+    S(cuda)       \
     S(runtime)    \
     S(weights)    \
     S(cli)        \

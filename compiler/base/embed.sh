@@ -19,7 +19,10 @@ embed() { # embed NAME FILE
 }
 for file in "$@"; do
     name=${file#stdlib/}
-    case $name in compiler/explain/pages/*) name=explain/${name##*/} ;; esac
+    case $name in
+    compiler/explain/pages/*) name=explain/${name##*/} ;;
+    runtime/plan/*) name=cuda/${name##*/} ;; # what kernels and the executor share
+    esac
     embed "$name" "$file"
 done
 embed stub/run "$build/moe-stub"

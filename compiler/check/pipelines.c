@@ -62,6 +62,23 @@ static bool read_target(struct checker *checker, node_id value, struct mod_pipel
     return false;
 }
 
+/// `sm_80`, several of them between commas, and at the end `host`: run by this machine's CPU.
+static bool known_architectures(const char *text)
+{
+    bool any = false;
+    for (const char *end; text; text = end ? end + 1 : NULL) {
+        end = strchr(text, ',');
+        size_t length = end ? (size_t)(end - text) : strlen(text);
+        bool known = any && !end && !strcmp(text, "host");
+        for (uint32_t a = 0; a < ARCHITECTURES && !known; a++)
+            known = strlen(architectures[a]) == length && !strncmp(architectures[a], text, length);
+        if (!known)
+            return false;
+        any = true;
+    }
+    return any;
+}
+
 static bool override_target(struct checker *checker, const char *text, struct mod_pipeline *row)
 {
     const char *colon = strchr(text, ':');
@@ -69,9 +86,7 @@ static bool override_target(struct checker *checker, const char *text, struct mo
     for (uint32_t i = 0; i < target_words_count; i++) {
         if (strlen(target_words[i]) != length || strncmp(target_words[i], text, length) != 0)
             continue;
-        bool fine = i != target_cuda && !colon;
-        for (uint32_t a = 0; a < ARCHITECTURES && !fine; a++)
-            fine = i == target_cuda && colon && !strcmp(architectures[a], colon + 1);
+        bool fine = i == target_cuda ? colon && known_architectures(colon + 1) : !colon;
         row->target = i;
         row->target_text = ir_str(checker->module, colon ? colon + 1 : "");
         if (fine)
@@ -80,7 +95,7 @@ static bool override_target(struct checker *checker, const char *text, struct mo
     uint32_t file = add_source(checker->context, "--target", text, strlen(text), NULL);
     struct diag *diag = diag_error(checker->context, E0208, (struct span){file, 0, (uint32_t)strlen(text)},
                                    "unknown target `%s`", text);
-    diag_label(checker->context, diag, "expected `cpu`, `sim` or as in `cuda:sm_90a`");
+    diag_label(checker->context, diag, "expected `cpu`, `sim` or as in `cuda:sm_90a` or `cuda:sm_80,host`");
     return false;
 }
 
@@ -365,8 +380,8 @@ static bool check_copy_engines(struct checker *checker, const struct mod_pipelin
 {
     const struct mod_cluster *cluster = ROW(checker->module, mod_cluster, row->cluster);
     const struct ast *ast = &checker->program->ast;
-    bool fine = true;
-    for (uint32_t u = 0; u < row->uses.count && row->target == target_cuda; u++) {
+    bool fine = true, emulated = strstr(ir_text(checker->module, row->target_text), ",host") != NULL;
+    for (uint32_t u = 0; u < row->uses.count && row->target == target_cuda && !emulated; u++) {
         uint32_t number = ROW(checker->module, mod_use, row->uses.first + u)->schedule;
         node_id block = node_of(checker, ROW(checker->module, mod_schedule, number)->node)->slot[2];
         EACH_NODE(ast, stream, node_of(checker, block)->slot[0])

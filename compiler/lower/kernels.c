@@ -99,7 +99,7 @@ static uint32_t option_choice(const struct lowering *l, uint32_t stage, const ch
 
 static int64_t panels(const struct plan_param *param)
 {
-    int64_t panel = param->layout == layout_panels && param->panel > 0 ? param->panel : 1;
+    int64_t panel = param->panel > 0 ? param->panel : 1;
     return (param->rows + panel - 1) / panel;
 }
 

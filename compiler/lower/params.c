@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compiler/codegen/cpu/cpu.h"
+#include "compiler/codegen/cuda/cuda.h"
 #include "compiler/lower/lower.h"
 
 struct begin {
@@ -201,6 +202,12 @@ static bool is_matrix(const char *role)
     return !strcmp(role, "w") || !strcmp(role, "w_gate_up") || !strcmp(role, "w_up") || !strcmp(role, "w_down");
 }
 
+/// The layout that the target's kernels want. Weights that CUDA has no kernels for yet can be checked and simulated.
+static bool choose_layout(const struct begin *b, struct plan_param *param)
+{
+    return (b->pipeline->target == target_cuda && cuda_choose_layout(param)) || cpu_choose_layout(b->cpu_level, param);
+}
+
 /// `role`: the operator's name for the argument, which decides how its kernels read it.
 static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t param, const char *role, bool routed)
 {
@@ -227,7 +234,7 @@ static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t p
         refuse_stage(b, E0901, stage, "parameters that are no plain matrices are not built yet");
         return false;
     }
-    if (!cpu_choose_layout(b->cpu_level, &row)) {
+    if (!choose_layout(b, &row)) {
         diag_error(b->context, E0901, lower_place(b->context, b->program, stage, NULL),
                    "`%s` weights of `%s` are not built yet", dtype_words[format->base], ir_text(b->module, from->name));
         return false;

@@ -126,7 +126,8 @@ static int check_against_plan(struct run *run)
                         info->cpu_level);
     if (o->pipeline && strcmp(o->pipeline, info->name) != 0)
         return complain(run, EXIT_USAGE_ERROR, "`--pipeline %s`: this holds %s", o->pipeline, info->name);
-    if (o->target && !is_sim(o) && strcmp(o->target, "cpu") != 0)
+    bool plans = o->target && !strncmp(o->target, info->target, strlen(info->target)); // `cuda:sm_80,host` of a CUDA plan
+    if (o->target && !is_sim(o) && !plans && strcmp(o->target, "cpu") != 0)
         return complain(run, EXIT_USAGE_ERROR, "`--target %s`: only cpu and sim are built yet", o->target);
     return EXIT_OK;
 }

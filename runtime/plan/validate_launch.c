@@ -90,7 +90,8 @@ bool validate_kernel(const struct check *c, uint32_t number)
     if (k->builtin != spec->builtin)
         return check_fail(c, "plan_kernel %u: a %s is %sbuilt in", number, kernel_role_words[k->role],
                           spec->builtin ? "" : "not ");
-    if (!k->builtin && (k->code_offset < 0 || (uint64_t)k->code_offset >= c->code_bytes))
+    bool native = !k->builtin && c->info->target != target_cuda; // kernels for CUDA come from elsewhere
+    if (native && (k->code_offset < 0 || (uint64_t)k->code_offset >= c->code_bytes))
         return check_fail(c, "plan_kernel %u: code at %lld of %zu bytes", number, (long long)k->code_offset,
                           c->code_bytes);
     if (k->unit != spec->unit || !in_range(k->unit_count, 0, MOE_MAX_UNITS) || !in_range(k->grain, 0, MOE_MAX_UNITS))
@@ -529,7 +530,8 @@ static bool check_matrix(const struct walk *w, const struct plan_kernel *k, uint
     if (b->kind != buffer_kind_param)
         return true;
     const struct plan_param *p = ROW(w->c->ir, plan_param, b->param);
-    int64_t panel = p->layout == layout_panels ? p->panel : 1;
+    bool in_panels = p->layout == layout_panels || w->c->info->target == target_cuda;
+    int64_t panel = in_panels && p->panel > 0 ? p->panel : 1;
     if (k->unit_count != (p->rows + panel - 1) / panel || p->rows != rows || p->cols != cols || p->dtype != dtype)
         return instr_fail(w, "its weights are of another size than its kernel");
     if ((u->routed && !p->per_expert) || (u->shared && (p->per_expert || u->shared > most(p->shared, 1))))
@@ -548,7 +550,8 @@ static bool check_weights(const struct walk *w, const struct plan_kernel *k, uin
     if (w->instr->args.count <= listed)
         return instr_fail(w, "lacks its biases");
     const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, arg_at(w, listed)->buffer);
-    if (b->kind != buffer_kind_param || ROW(w->c->ir, plan_param, b->param)->layout != layout_panels ||
+    uint32_t layout = w->c->info->target == target_cuda ? layout_rows : layout_panels;
+    if (b->kind != buffer_kind_param || ROW(w->c->ir, plan_param, b->param)->layout != layout ||
         ROW(w->c->ir, plan_param, b->param)->halves != (k->role == kernel_role_mlp_up && !(k->n[7] & MLP_PLAIN)))
         return instr_fail(w, "its biases are not packed like its weights");
     return check_matrix(w, k, 0, listed, rows, 1, dtype_f32);

@@ -33,12 +33,51 @@ uint8_t *code_map(const struct code *code)
     return mapped;
 }
 
+static const struct cuda_chip *chip_of(const char *level)
+{
+    return level && !strncmp(level, "cuda:", 5) ? cuda_chip(level + 5) : NULL;
+}
+
+bool level_choose_layout(const char *level, struct plan_param *param)
+{
+    return chip_of(level) ? cuda_choose_layout(param) : cpu_choose_layout(level, param);
+}
+
+bool level_runs_here(const char *level)
+{
+    static bool said;
+    const char *missing = NULL;
+    struct context context;
+    if (!chip_of(level))
+        return cpu_level_runs_here(level);
+    context_init(&context);
+    if ((missing = host_missing(&context)) && !said)
+        fprintf(stderr, "\n    skipped: CUDA kernels on the CPU: %s\n", missing);
+    said = missing != NULL;
+    context_free(&context);
+    return !missing;
+}
+
+// Compiled kernels are shared by every build of the tests.
+static bool generate_cuda(struct code *code, const struct cuda_chip *chip)
+{
+    struct cuda_sources sources;
+    setenv("MOECC_CACHE", "build/cuda-cache", 0);
+    if (!cuda_generate(&code->context, &code->plan, chip, &sources))
+        return false;
+    code->kernels = calloc(COUNT(&code->plan, plan_kernel) + 1, sizeof *code->kernels);
+    host_load(&code->context, &code->plan, &sources, &code->host, code->kernels);
+    return true;
+}
+
 bool code_generate(struct code *code, const char *level)
 {
     if (setjmp(code->context.fatal)) {
         fprintf(stderr, "code generation: %s\n", code->context.fatal_message);
         return false;
     }
+    if (chip_of(level))
+        return generate_cuda(code, chip_of(level));
     if (!codegen_cpu(&code->context, &code->plan, level, &code->image, &code->bytes))
         return false;
     code->mapped = code_map(code);
@@ -49,6 +88,10 @@ void code_run(const struct code *code, uint32_t number, const struct moe_kargs *
 {
     const struct plan_kernel *kernel = ROW(&code->plan, plan_kernel, number);
     moe_kernel_fn *function;
+    if (code->kernels) {
+        code->kernels[number](args, begin, end, NULL);
+        return;
+    }
     uint8_t *address = code->mapped + kernel->code_offset;
     memcpy(&function, &address, sizeof function);
     void *scratch = kernel->scratch_bytes ? block(kernel->scratch_bytes) : NULL;
@@ -61,6 +104,7 @@ void code_free(struct code *code)
     if (code->mapped)
         munmap(code->mapped, code->bytes);
     free(code->image);
+    free(code->kernels);
     ir_free(&code->plan);
     context_free(&code->context);
 }
@@ -148,6 +192,11 @@ void *block(int64_t bytes)
 void *pack(const struct plan_param *param, const void *values, int64_t blocks)
 {
     uint8_t *packed = block(param->bytes * blocks);
+    int64_t size = param->rows * param->cols;
+    for (int64_t i = 0; i < blocks * size && param->layout == layout_rows; i++)
+        put_number(packed + i / size * param->bytes, i % size, param->dtype, (float)get_number(values, i, param->declared));
+    if (param->layout == layout_rows)
+        return packed;
     int64_t half = param->panel / 2, panels = (param->rows + param->panel - 1) / param->panel;
     int64_t groups = (param->cols + param->group - 1) / param->group;
     for (int64_t b = 0; b < blocks; b++)
@@ -232,8 +281,8 @@ void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned 
     int64_t size = number_bytes(l->dtype), capacity = l->rows * l->choices + 1;
     struct plan_param up = {.per_expert = true, .declared = l->dtype, .rows = outputs, .cols = l->h, .halves = !l->plain};
     struct plan_param down = {.per_expert = true, .declared = l->dtype, .rows = l->h, .cols = l->f};
-    cpu_choose_layout(level, &up);
-    cpu_choose_layout(level, &down);
+    level_choose_layout(level, &up);
+    level_choose_layout(level, &down);
     l->a_stride = moe_row_stride(l->h, size);
     l->hidden_stride = moe_row_stride(l->f, size);
     l->acc_stride = (l->h + down.panel - 1) / down.panel * down.panel * 4;
@@ -274,8 +323,8 @@ static void make_biases(struct layer *l, const char *level)
     int64_t outputs = l->plain ? l->f : 2 * l->f;
     struct plan_param up = {.per_expert = true, .declared = dtype_f32, .rows = outputs, .cols = 1, .halves = !l->plain};
     struct plan_param down = {.per_expert = true, .declared = dtype_f32, .rows = l->h, .cols = 1};
-    cpu_choose_layout(level, &up);
-    cpu_choose_layout(level, &down);
+    level_choose_layout(level, &up);
+    level_choose_layout(level, &down);
     l->b_up = random_block(&rng, l->experts * outputs, dtype_f32, 1);
     l->b_down = random_block(&rng, l->experts * l->h, dtype_f32, 1);
     l->packed_b_up = pack(&up, l->b_up, l->experts);

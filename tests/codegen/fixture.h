@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "compiler/codegen/cpu/cpu.h"
+#include "compiler/codegen/cuda/host.h"
 #include "runtime/plan/kernels.h"
 #include "runtime/plan/plan.h"
 
@@ -16,7 +17,13 @@ struct code {
     void *image; // as generated
     size_t bytes;
     uint8_t *mapped; // an executable copy elsewhere
+    moe_kernel_fn **kernels;  // level "cuda:...": each kernel built for the CPU
+    struct host_options host; // and how it runs
 };
+
+/// Levels of native kernels, and "cuda:sm_80": the CUDA kernels of that chip, run by the CPU.
+bool level_runs_here(const char *level);
+bool level_choose_layout(const char *level, struct plan_param *param);
 
 void code_init(struct code *code);
 uint32_t code_add(struct code *code, enum kernel_role role, const int64_t *n, uint32_t count, double scale);

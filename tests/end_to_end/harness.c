@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "compiler/driver.h"
+#include "runtime/open.h"
 #include "runtime/weights/safetensors.h"
 
 static const char *write_source(const char *text, char *path, size_t size)
@@ -23,12 +24,13 @@ static const char *write_source(const char *text, char *path, size_t size)
     return path;
 }
 
-void *subject_image(const struct subject *subject, size_t *bytes)
+static void *compile_subject(const struct subject *subject, size_t *bytes, moe_kernel_fn ***kernels)
 {
     char path[64];
     struct driver_options options = {.out = stdout, .cpu_level = subject->cpu_level};
     options.file = subject->path ? subject->path : write_source(subject->text, path, sizeof path);
     options.check = (struct check_options){.schedule = subject->schedule,
+                                           .target = subject->target,
                                            .ranks = subject->ranks,
                                            .layer = subject->layer,
                                            .dims = subject->dims,
@@ -50,16 +52,29 @@ void *subject_image(const struct subject *subject, size_t *bytes)
     free(context);
     CU_ASSERT_PTR_NOT_NULL(result.image);
     *bytes = result.image_bytes;
+    *kernels = result.kernels;
     return result.image;
+}
+
+void *subject_image(const struct subject *subject, size_t *bytes)
+{
+    moe_kernel_fn **kernels;
+    void *image = compile_subject(subject, bytes, &kernels);
+    free(kernels);
+    return image;
 }
 
 moe_plan *subject_compile(const struct subject *subject)
 {
     size_t bytes;
-    void *image = subject_image(subject, &bytes);
+    moe_kernel_fn **kernels;
+    void *image = compile_subject(subject, &bytes, &kernels);
     moe_plan *plan = NULL;
     if (image && moe_plan_from_memory(image, bytes, &plan) != MOE_OK)
         fprintf(stderr, "plan: %s\n", moe_last_error());
+    if (plan && kernels)
+        plan_use_kernels(plan, kernels);
+    free(kernels);
     free(image);
     CU_ASSERT_PTR_NOT_NULL(plan);
     return plan;

@@ -12,6 +12,7 @@ struct subject {
     const char *text;           // or
     const char *path;
     const char *schedule;       // NULL: the pipeline's uses
+    const char *target;         // NULL: the pipeline's
     uint32_t ranks;             // 0: the cluster's
     int64_t layer;              // -1: all
     const char *cpu_level;      // NULL: best

@@ -1,0 +1,18 @@
+// Files that are made once and kept: compiled kernels, under the hash of everything that went into them. Processes that
+// want the same file at the same time wait for the one that makes it; a reader never sees a part of one.
+#ifndef MOECC_CODEGEN_CUDA_CACHE_H
+#define MOECC_CODEGEN_CUDA_CACHE_H
+
+#include <stdbool.h>
+
+#include "compiler/base/base.h"
+
+/// Makes the file at `path`, or leaves through `fatal`.
+typedef void cache_maker(struct context *context, const char *path, void *user);
+
+/// The file for `key`, a text of everything it depends on, made now if it is not there. The folder is $MOECC_CACHE,
+/// $XDG_CACHE_HOME/moecc or ~/.cache/moecc. `made` (may be NULL): whether it had to be made.
+const char *cache_file(struct context *context, const char *key, const char *suffix, cache_maker *make, void *user,
+                       bool *made);
+
+#endif

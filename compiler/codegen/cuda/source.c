@@ -1,0 +1,410 @@
+// From a plan's kernels to CUDA source: the table of templates, the constants each is given, the choice of tiles.
+#include "cuda.h"
+#include "compiler/base/diag.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { THREADS = 128, BLOCK_M = 64, HALF = 64, COLUMNS = 64, STAGES = 3, SLICE_BYTES = 128 };
+enum { ROUTE_K_STEP = 36, ROW_GRAIN = 64, TILE_GRAIN = 4 };
+
+static const struct cuda_chip chips[] = {
+    {"sm_80", 163 << 10, 164 << 10, 65536, 2048},   {"sm_86", 99 << 10, 100 << 10, 65536, 1536},
+    {"sm_89", 99 << 10, 100 << 10, 65536, 1536},    {"sm_90a", 227 << 10, 228 << 10, 65536, 2048},
+    {"sm_100a", 227 << 10, 228 << 10, 65536, 2048}, {"sm_120a", 99 << 10, 100 << 10, 65536, 1536},
+};
+
+const struct cuda_chip *cuda_chip(const char *name)
+{
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++)
+        if (!strcmp(chips[i].name, name))
+            return &chips[i];
+    return NULL;
+}
+
+bool cuda_choose_layout(struct plan_param *param)
+{
+    uint32_t dtype = param->dtype != dtype_none ? param->dtype : param->per_expert ? param->declared : dtype_f32;
+    if (param->vector)
+        dtype = dtype_f32;
+    if ((dtype != dtype_f32 && dtype != dtype_bf16) || param->rows <= 0 || param->cols <= 0)
+        return false;
+    param->dtype = dtype;
+    param->layout = layout_rows;
+    param->panel = param->vector ? 1 : param->halves ? 2 * HALF : COLUMNS;
+    param->group = 1;
+    param->bytes = (param->rows * param->cols * dtype_bytes(dtype) + 63) / 64 * 64;
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------------------- constants
+
+enum constant_kind { LAST, SIZE, COUNT_OF, FLAG, WORD_OF };
+
+/// What one of plan_kernel's n[] is called in a template.
+struct constant {
+    const char *name;
+    enum constant_kind kind;
+    const char *vocabulary; // WORD_OF: `score` of score_softmax
+    const char *const *words;
+};
+
+#define WORD_NAMED(constant, kind) {constant, WORD_OF, #kind, kind##_words}
+
+/// Everything about a role: its constants in the order of n[], what scale, alpha and limit are called.
+struct role {
+    struct constant n[12];
+    const char *scale, *alpha, *limit;
+};
+
+static const struct role roles[kernel_role_words_count] = {
+    [kernel_role_route] = {{{"HIDDEN", SIZE, 0, 0},
+                            {"EXPERTS", COUNT_OF, 0, 0},
+                            {"CHOICES", COUNT_OF, 0, 0},
+                            WORD_NAMED("SCORE", score),
+                            {"NORMALIZE", FLAG, 0, 0},
+                            WORD_NAMED("SOURCE", dtype),
+                            {"GROUPS", COUNT_OF, 0, 0},
+                            {"GROUPS_KEPT", COUNT_OF, 0, 0},
+                            WORD_NAMED("GROUP_SCORE", group_score),
+                            {"BIASES", COUNT_OF, 0, 0}},
+                           "SCALE",
+                           "BIAS_NUMBER",
+                           "LOGIT_BIAS_NUMBER"},
+    [kernel_role_copy_rows] = {{{"WIDTH", SIZE, 0, 0},
+                                WORD_NAMED("SOURCE", dtype),
+                                WORD_NAMED("RESULT", dtype),
+                                {"BLOCK", COUNT_OF, 0, 0},
+                                WORD_NAMED("SCALE_TYPE", scale_type),
+                                {"TABLE", COUNT_OF, 0, 0},
+                                WORD_NAMED("BETWEEN", dtype)},
+                               0,
+                               0,
+                               0},
+    [kernel_role_mlp_up] = {{{"HIDDEN", SIZE, 0, 0},
+                             {"FFN", SIZE, 0, 0},
+                             WORD_NAMED("ACTIVATION", activation),
+                             WORD_NAMED("DTYPE", dtype),
+                             {"A_STRIDE", SIZE, 0, 0},
+                             {"HIDDEN_STRIDE", SIZE, 0, 0},
+                             {"WEIGHTED_INPUT", FLAG, 0, 0},
+                             {"FORM", COUNT_OF, 0, 0}},
+                            0,
+                            "ALPHA",
+                            "LIMIT"},
+    [kernel_role_mlp_down] = {{{"FFN", SIZE, 0, 0},
+                               {"WIDTH", SIZE, 0, 0},
+                               WORD_NAMED("DTYPE", dtype),
+                               WORD_NAMED("RESULT", dtype),
+                               {"HIDDEN_STRIDE", SIZE, 0, 0},
+                               {"ACC_STRIDE", SIZE, 0, 0},
+                               {"UNWEIGHTED", FLAG, 0, 0},
+                               {"FORM", COUNT_OF, 0, 0}},
+                              0,
+                              0,
+                              0},
+    [kernel_role_merge] =
+        {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("REPLY", dtype), WORD_NAMED("RESULT", dtype), {"ADDS", FLAG, 0, 0}}, 0, 0, 0},
+    [kernel_role_add] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("DTYPE", dtype)}, 0, 0, 0},
+    [kernel_role_sum_rows] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("DTYPE", dtype)}, 0, 0, 0},
+    [kernel_role_gate] =
+        {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("SOURCE", dtype), WORD_NAMED("REPLY", dtype), WORD_NAMED("RESULT", dtype)},
+         0,
+         0,
+         0},
+    [kernel_role_shift] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("SOURCE", dtype), WORD_NAMED("RESULT", dtype)}, 0, 0, 0},
+};
+
+/// A source in the making.
+struct writer {
+    struct context *context;
+    const char *text;
+};
+
+static void put_size(struct writer *w, const char *name, int64_t value)
+{
+    w->text = context_printf(w->context, "%sconstexpr int64_t %s = %lld;\n", w->text, name, (long long)value);
+}
+
+static void put_count(struct writer *w, const char *name, int64_t value)
+{
+    w->text = context_printf(w->context, "%sconstexpr int %s = %lld;\n", w->text, name, (long long)value);
+}
+
+static void put_number(struct writer *w, const char *name, double value)
+{
+    if (name && isinf(value))
+        w->text = context_printf(w->context, "%sconstexpr float %s = %s__builtin_inff();\n", w->text, name,
+                                 value < 0 ? "-" : "");
+    else if (name)
+        w->text = context_printf(w->context, "%sconstexpr float %s = %af; // %g\n", w->text, name, (double)(float)value,
+                                 value);
+}
+
+static void put_constant(struct writer *w, const struct constant *c, int64_t value)
+{
+    if (c->kind == SIZE)
+        put_size(w, c->name, value);
+    else if (c->kind == COUNT_OF)
+        put_count(w, c->name, value);
+    else if (c->kind == FLAG)
+        w->text = context_printf(w->context, "%sconstexpr bool %s = %s;\n", w->text, c->name, value ? "true" : "false");
+    else
+        w->text = context_printf(w->context, "%sconstexpr int %s = %s_%s;\n", w->text, c->name, c->vocabulary,
+                                 c->words[value]);
+}
+
+// ----------------------------------------------------------------------------------------------------------- tiles
+
+static int64_t expert_tile(int64_t experts)
+{
+    return experts > 64 ? 128 : experts > 32 ? 64 : 32;
+}
+
+/// What route.cu's struct Memory takes.
+static int64_t route_bytes(const int64_t *n, int64_t tokens)
+{
+    int64_t warps = THREADS / 32, scores = 2 * tokens * n[1], chosen = warps * (n[2] + n[6]);
+    return (scores + chosen) * 4 + 16 + (tokens + expert_tile(n[1])) * ROUTE_K_STEP * 4;
+}
+
+/// Most tokens of a block whose scores fit the chip; 0: not even a token a warp.
+static int64_t route_tokens(const struct cuda_chip *chip, const int64_t *n)
+{
+    for (int64_t tokens = 16; tokens >= THREADS / 32; tokens /= 2)
+        if (route_bytes(n, tokens) <= chip->shared_bytes)
+            return tokens;
+    return 0;
+}
+
+static bool is_plain(const struct plan_kernel *kernel)
+{
+    return kernel->role == kernel_role_mlp_up && (kernel->n[7] & MLP_PLAIN);
+}
+
+/// Rows of the B tile.
+static int64_t block_n(const struct plan_kernel *kernel)
+{
+    return kernel->role == kernel_role_mlp_up && !is_plain(kernel) ? 2 * HALF : COLUMNS;
+}
+
+/// The parameters that the kernel's weights and biases are, with `cols` 1 for biases.
+static struct plan_param weights_of(const struct plan_kernel *kernel, bool biases)
+{
+    const int64_t *n = kernel->n;
+    bool up = kernel->role == kernel_role_mlp_up, gated = up && !is_plain(kernel);
+    struct plan_param param = {.dtype = biases ? dtype_f32 : up ? (uint32_t)n[3] : (uint32_t)n[2],
+                               .rows = gated ? 2 * n[1] : n[1],
+                               .cols = biases ? 1 : n[0],
+                               .halves = gated};
+    cuda_choose_layout(&param);
+    return param;
+}
+
+/// Tile sizes and what follows from them; returns the bytes of shared memory.
+static int64_t put_tiles(struct writer *w, const struct cuda_chip *chip, const struct plan_kernel *kernel)
+{
+    int64_t shared = 0;
+    if (kernel->role == kernel_role_route) {
+        int64_t tokens = route_tokens(chip, kernel->n);
+        put_count(w, "TOKENS", tokens);
+        put_count(w, "EXPERT_TILE", expert_tile(kernel->n[1]));
+        shared = route_bytes(kernel->n, tokens);
+    } else if (kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down) {
+        put_size(w, "WEIGHT_BYTES", weights_of(kernel, false).bytes);
+        put_size(w, "BIAS_BYTES", weights_of(kernel, true).bytes);
+        put_count(w, "BLOCK_M", BLOCK_M);
+        put_count(w, kernel->role == kernel_role_mlp_up ? "FEATURES" : "COLUMNS",
+                  kernel->role == kernel_role_mlp_up ? block_n(kernel) / 2 : COLUMNS);
+        put_count(w, "STAGES", STAGES);
+        shared = STAGES * (BLOCK_M + block_n(kernel)) * SLICE_BYTES;
+    }
+    put_count(w, "THREADS", THREADS);
+    put_count(w, "SHARED_BYTES", shared);
+    return shared;
+}
+
+// --------------------------------------------------------------------------------------------------------- sources
+
+static bool computes(int64_t dtype)
+{
+    return dtype == dtype_f32 || dtype == dtype_bf16;
+}
+
+static bool row_kernel(const int64_t *n, int types)
+{
+    for (int i = 1; i <= types; i++)
+        if (!computes(n[i]))
+            return false;
+    return n[0] > 0 && n[0] % 8 == 0;
+}
+
+/// Every reply is of the own rows' type.
+static bool plain_replies(const int64_t *n)
+{
+    for (int64_t i = 0; i < n[4]; i++)
+        if (n[5 + i] != moe_wire_code((uint32_t)n[1], 0, 0))
+            return false;
+    return true;
+}
+
+static bool can_route(const struct cuda_chip *chip, const int64_t *n)
+{
+    bool scored =
+        n[3] == score_softmax || n[3] == score_softmax_after || n[3] == score_sigmoid || n[3] == score_sparsemixer;
+    bool grouped = n[6] > 0 && n[1] % n[6] == 0 && n[7] > 0 && n[7] <= n[6] && n[2] <= n[1] / n[6] * n[7];
+    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] > 0 && n[2] <= n[1] && scored && grouped && computes(n[5]) &&
+           route_tokens(chip, n) > 0;
+}
+
+static bool can_multiply(const struct plan_kernel *kernel)
+{
+    const int64_t *n = kernel->n;
+    bool up = kernel->role == kernel_role_mlp_up, sizes = n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0;
+    if (!up)
+        return sizes && n[2] == dtype_bf16 && computes(n[3]);
+    return sizes && n[3] == dtype_bf16 && n[2] >= 0 && n[2] < activation_words_count &&
+           !(is_plain(kernel) && n[2] == activation_clamped_silu);
+}
+
+bool cuda_has_kernel(const struct cuda_chip *chip, const struct plan_kernel *kernel)
+{
+    const int64_t *n = kernel->n;
+    switch (kernel->role) {
+    case kernel_role_route:
+        return can_route(chip, n);
+    case kernel_role_mlp_up:
+    case kernel_role_mlp_down:
+        return can_multiply(kernel);
+    case kernel_role_copy_rows:
+        return row_kernel(n, 2) && !n[3];
+    case kernel_role_merge:
+        return row_kernel(n, 2) && plain_replies(n);
+    case kernel_role_shift:
+        return row_kernel(n, 2);
+    case kernel_role_gate:
+        return row_kernel(n, 3);
+    case kernel_role_add:
+    case kernel_role_sum_rows:
+        return row_kernel(n, 1);
+    default:
+        return false;
+    }
+}
+
+static struct cuda_source write_source(struct context *context, const struct cuda_chip *chip,
+                                       const struct plan_kernel *kernel, const char *name)
+{
+    const struct role *role = &roles[kernel->role];
+    const char *file = context_printf(context, "%s.cu", kernel_role_words[kernel->role]);
+    size_t size;
+    const char *template = embedded_file(context_printf(context, "cuda/%s", file), &size);
+    if (!template)
+        fatal(context, EXIT_BUG, "there is no template %s", file);
+    struct writer w = {context, context_printf(context, "#define KERNEL_NAME %s\n#include \"device.h\"\n\n", name)};
+    for (const struct constant *c = role->n; c < role->n + 12 && c->kind != LAST; c++)
+        put_constant(&w, c, kernel->n[c - role->n]);
+    put_number(&w, role->scale, kernel->scale);
+    put_number(&w, role->alpha, kernel->alpha);
+    put_number(&w, role->limit, kernel->limit);
+    int64_t shared = put_tiles(&w, chip, kernel);
+    const char *text = context_printf(context, "%s\n#line 1 \"%s\"\n%.*s", w.text, file, (int)size, template);
+    return (struct cuda_source){
+        .name = name, .file = file, .text = text, .place = "", .threads = THREADS, .shared_bytes = (int)shared};
+}
+
+/// Units of work as plan.def counts them. A unit of the expert kernels is a panel: of an expert, or of all of them.
+static void set_units(struct plan_kernel *kernel)
+{
+    bool expert_kernel = kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down;
+    if (expert_kernel) {
+        struct plan_param param = weights_of(kernel, false);
+        kernel->unit_count = (param.rows + param.panel - 1) / param.panel;
+    }
+    kernel->grain = expert_kernel ? TILE_GRAIN : ROW_GRAIN;
+    kernel->scratch_bytes = kernel->code_offset = 0;
+}
+
+static bool same_code(const struct plan_kernel *a, const struct plan_kernel *b)
+{
+    return a->role == b->role && !memcmp(a->n, b->n, sizeof a->n) && a->scale == b->scale && a->alpha == b->alpha &&
+           a->limit == b->limit;
+}
+
+/// The source of a kernel before row `row` that is the same code; NONE: there is none.
+static uint32_t known_source(const struct ir *plan, const struct cuda_sources *sources, uint32_t row)
+{
+    for (uint32_t i = 0; i < row; i++)
+        if (sources->of_kernel[i] != NONE && same_code(ROW(plan, plan_kernel, i), ROW(plan, plan_kernel, row)))
+            return sources->of_kernel[i];
+    return NONE;
+}
+
+static bool choose_layouts(struct context *context, struct ir *plan)
+{
+    for (uint32_t i = 0; i < COUNT(plan, plan_param); i++) {
+        struct plan_param *param = ROW(plan, plan_param, i);
+        if (cuda_choose_layout(param))
+            continue;
+        diag_error(context, E0901, (struct span){0}, "weights `%s` have no CUDA layout yet", ir_text(plan, param->name));
+        return false;
+    }
+    return true;
+}
+
+/// The stage that launches a kernel first.
+static const char *stage_of(const struct ir *plan, uint32_t kernel)
+{
+    for (uint32_t i = 0; i < COUNT(plan, plan_instr); i++) {
+        const struct plan_instr *instr = ROW(plan, plan_instr, i);
+        if (instr->op == opcode_launch && instr->kernel == kernel)
+            return ir_text(plan, instr->stage);
+    }
+    return "";
+}
+
+bool cuda_generate(struct context *context, struct ir *plan, const struct cuda_chip *chip, struct cuda_sources *sources)
+{
+    uint32_t count = COUNT(plan, plan_kernel);
+    *sources = (struct cuda_sources){.at = context_alloc(context, (count + 1) * sizeof *sources->at),
+                                     .of_kernel = context_alloc(context, (count + 1) * sizeof *sources->of_kernel)};
+    if (!choose_layouts(context, plan))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        struct plan_kernel *kernel = ROW(plan, plan_kernel, i);
+        sources->of_kernel[i] = NONE;
+        if (kernel->builtin)
+            continue;
+        if (!cuda_has_kernel(chip, kernel)) {
+            diag_error(context, E0901, (struct span){0}, "kernel `%s` has no CUDA code for %s yet",
+                       ir_text(plan, kernel->name), chip->name);
+            return false;
+        }
+        uint32_t source = known_source(plan, sources, i);
+        if (source == NONE) {
+            source = sources->count++;
+            const char *name = context_printf(context, "%s_%u", kernel_role_words[kernel->role], source);
+            sources->at[source] = write_source(context, chip, kernel, name);
+            sources->at[source].stage = context_printf(context, "%s", stage_of(plan, i));
+        }
+        sources->of_kernel[i] = source;
+        set_units(kernel);
+    }
+    return true;
+}
+
+_Noreturn void cuda_refused(struct context *context, const struct cuda_source *source, const char *words)
+{
+    fprintf(stderr, "%s", words);
+    if (*source->stage)
+        fprintf(stderr, "%s%snote: kernel `%s` is stage `%s`'s\n", source->place, *source->place ? ": " : "", source->name,
+                source->stage);
+    fatal(context, source->edited ? EXIT_INPUT : EXIT_BUG, "kernel `%s` does not compile", source->name);
+}
+
+void cuda_print(const struct cuda_sources *sources, FILE *out)
+{
+    for (uint32_t i = 0; i < sources->count; i++)
+        fprintf(out, "%s// kernel %s, %d threads\n%s", i ? "\n" : "", sources->at[i].name, sources->at[i].threads,
+                sources->at[i].text);
+}

@@ -1,0 +1,80 @@
+// What kernels are written with: a thin layer of names over CUDA's built-ins and the PTX instructions the templates use.
+// It has two backs: device_ptx.h for a GPU (NVRTC) and device_host.h, which runs a block's threads as fibers on a CPU.
+// A template includes this header, uses `gpu::` for everything that is not plain C++, and so runs on both.
+//
+// Every wrapper is documented here, once; the backs only implement.
+//
+//   int thread(), lane(), warp()          place in the block; blocks are one-dimensional
+//   int block(), blocks()                 place in the grid
+//   char *shared()                        the block's dynamic shared memory, 1024-byte aligned
+//   void sync_block()                     barrier of all threads; orders shared and global memory among them
+//   void sync_warp()                      barrier of a warp; orders memory among its lanes
+//   T shuffle(v, lane)                    another lane's v; T of 4 bytes; every lane takes part; orders no memory
+//   T shuffle_xor(v, mask)                that of lane() ^ mask
+//   void copy_async(to, from, bytes)      16 bytes to shared memory, of which the first `bytes` (0..16) come from global
+//                                         memory and the others are zero; takes effect at any time until waited for
+//   void copy_async_commit()              copies since the last commit are a group
+//   void copy_async_wait<N>()             all but this thread's last N groups are done, and visible to this thread alone
+//   void load_matrices(r, row)            four 8x8 matrices of 16-bit elements; lane 8 i + j gives row j of matrix i,
+//                                         r[i] are elements 2 (lane % 4) and + 1 of row lane / 4 of matrix i (ldmatrix)
+//   void multiply_bf16(d, a, b0, b1)      d += A B, A 16x16, B 16x8, in mma.sync.m16n8k16 fragments
+//   float fma(a, b, c)                    one rounding
+//   uint32_t bf16_pair(low, high)         rounded to nearest even, packed
+//   uint32_t bits(f), float number(u)     a float's representation and back
+#ifndef MOE_DEVICE_H
+#define MOE_DEVICE_H
+
+#include "kernels.h"
+
+// The words that constants of a kernel are given in: dtype_bf16, score_softmax, activation_silu, ...
+#define WORDS(kind) enum kind {
+#define WORD(kind, name) kind##_##name,
+#define WORDS_END(kind) kind##_words_count };
+#include "words.def"
+#undef WORDS
+#undef WORD
+#undef WORDS_END
+
+/// What a kernel is launched with: the instruction's arguments and the range of units it is to work on.
+struct Launch {
+    struct moe_kargs k;
+    int64_t begin, end;
+};
+
+namespace gpu {
+
+enum { WARP = 32 };
+
+/// 16 bytes that are loaded and stored at once.
+struct alignas(16) Words {
+    uint32_t x, y, z, w;
+};
+
+} // namespace gpu
+
+#ifdef __CUDACC_RTC__
+#include "device_ptx.h"
+#else
+#include "device_host.h"
+#endif
+
+namespace gpu {
+
+GPU_INLINE int lane()
+{
+    return thread() % WARP;
+}
+
+GPU_INLINE int warp()
+{
+    return thread() / WARP;
+}
+
+template <class T> GPU_INLINE T shuffle_xor(T value, int mask)
+{
+    return shuffle(value, lane() ^ mask);
+}
+
+} // namespace gpu
+
+#endif

@@ -1,0 +1,58 @@
+// Runs CUDA blocks on a CPU: one fiber a thread, in random order; what a kernel's wrappers (device_host.h) call and what
+// whoever loads a kernel's image calls. A block in which nothing can run is a deadlock; in a checked image every access
+// to memory is compared with the accesses it is not ordered after. Both become reports, with the places in the kernel.
+#ifndef MOE_HOST_EMULATOR_H
+#define MOE_HOST_EMULATOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+
+struct host_place {
+    int thread, block, blocks;
+    char *shared;
+};
+
+/// The calling fiber's; the same for as long as it lives.
+struct host_place *host_here(void) __attribute__((const));
+
+/// Runs a launch on the calling OS thread, to its end or to its first deadlock.
+void host_launch(void (*kernel)(const void *args), const void *args, int threads, int shared_bytes, int checked);
+
+void host_sync_block(void);
+
+// What all lanes of a warp do together: each gives a record of its own, and goes on when all have come.
+enum host_warp_op { HOST_SYNC, HOST_SHUFFLE, HOST_LOAD_MATRICES, HOST_MULTIPLY_BF16, HOST_WARP_OPS };
+struct host_shuffle_lane {
+    uint32_t value;
+    int lane;
+    uint32_t result;
+};
+struct host_matrices_lane {
+    const void *row;
+    uint32_t *result; // [4]
+};
+struct host_multiply_lane {
+    float *d;          // [4]
+    const uint32_t *a; // [4]
+    uint32_t b[2];
+};
+void host_warp(enum host_warp_op op, void *lane);
+
+void host_copy_async(void *to, const void *from, int bytes);
+void host_copy_async_commit(void);
+void host_copy_async_wait(int groups);
+
+/// An ordinary load or store at `place`, from a checked image.
+void host_access(const void *at, int bytes, int is_write, const void *place);
+
+// ---- for whoever loads images
+
+/// Every launch from here on draws its order from the seed, and has 1 to `most_blocks` blocks.
+void host_configure(uint64_t seed, int most_blocks);
+/// Appends what went wrong since the last call to `text`; the number of reports, 0: all is well.
+int host_take_reports(char *text, size_t size);
+}
+
+#endif

@@ -1,0 +1,137 @@
+// mlp_up: the gate and up projections of every expert's rows, their biases and the activation between them,
+// hidden[pair] = activation(A[pair] . W_gate + b) * (A[pair] . W_up + b), or, without a gate, activation(A[pair] . W + b).
+//
+//   tile list, in order:  expert, panel of features, BLOCK_M of the expert's pairs
+//   block b takes tiles b, b + blocks, ...; an expert without pairs has no tiles
+//
+//           W of the expert                          A: rows of the expert's pairs
+//      gate [FFN][HIDDEN]  up [FFN][HIDDEN]          [pairs][HIDDEN]
+//        FEATURES rows       FEATURES rows              BLOCK_M rows
+//              '------ B tile ------'                      A tile
+//                        '---------- tiles.h -------------'
+//                                       |
+//         registers: gate and up of one feature lie in one thread, so the activation needs no exchange
+//         (without a gate the two halves of the B tile are 2 FEATURES features side by side)
+//                                       |
+//                       hidden [pairs][FFN], two bf16 at a time
+//
+// Tiles that use the same weights follow one another, so a panel is read from memory once and then from L2.
+//
+// Constants from the compiler: HIDDEN, FFN, ACTIVATION, DTYPE, A_STRIDE, HIDDEN_STRIDE, WEIGHTED_INPUT, FORM, ALPHA, LIMIT,
+// WEIGHT_BYTES and BIAS_BYTES (of an expert); THREADS, BLOCK_M, FEATURES, STAGES, SHARED_BYTES.
+#include "tiles.h"
+
+static_assert(DTYPE == dtype_bf16, "the expert kernels compute in bf16");
+
+constexpr bool PLAIN = (FORM & MLP_PLAIN) != 0, HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
+constexpr int BLOCK_N = 2 * FEATURES, PANEL = PLAIN ? BLOCK_N : FEATURES; // features of a tile
+constexpr int64_t PANELS = (FFN + PANEL - 1) / PANEL;
+constexpr int MS = BLOCK_M / 2 / 16, NS = BLOCK_N / 2 / 8; // a warp's part
+
+/// What a block works on.
+struct Tile {
+    int64_t expert, panel, first, rows; // first pair, and how many of them
+};
+
+/// How far a block has come through the launch's tiles: it asks for ascending numbers.
+struct Progress {
+    int64_t expert, before; // tiles of the experts before that one
+};
+
+/// The tile of a number, or false when there are fewer.
+GPU_INLINE bool find_tile(const Launch &args, Progress &at, int64_t number, Tile &tile)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
+    for (; at.expert * PANELS < args.end; at.expert++) {
+        const int64_t first = pairs->expert_first[at.expert], rows = pairs->expert_first[at.expert + 1] - first;
+        const int64_t units = at.expert * PANELS, high = (rows + BLOCK_M - 1) / BLOCK_M;
+        const int64_t from = args.begin > units ? args.begin - units : 0;
+        const int64_t to = args.end < units + PANELS ? args.end - units : PANELS, place = number - at.before;
+        if (place < (to - from) * high) {
+            const int64_t m = place % high, left = rows - m * BLOCK_M;
+            tile = {at.expert, from + place / high, first + m * BLOCK_M, left < BLOCK_M ? left : BLOCK_M};
+            return true;
+        }
+        at.before += (to - from) * high;
+    }
+    return false;
+}
+
+/// Two neighbouring features of one pair.
+GPU_INLINE void store_features(char *hidden_row, int64_t feature, const float (&value)[2])
+{
+    if (feature < FFN)
+        store_pair<DTYPE>(hidden_row + feature * 2, value[0], value[1]);
+}
+
+/// What the activation gets: the product, times the pair's weight, plus the bias.
+GPU_INLINE float biased(float product, float weight, const float *bias, int64_t feature)
+{
+    const float value = WEIGHTED_INPUT ? product * weight : product;
+    return HAS_BIAS && feature < FFN ? value + bias[feature] : value;
+}
+
+/// The activation of a warp's part of the tile, to memory.
+GPU_INLINE void finish(const Launch &args, const Tile &tile, const Sums<MS, NS> &sums, int row, int column)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
+    const float *bias = nullptr;
+    if (HAS_BIAS)
+        bias = (const float *)((const char *)args.k.p[UP_ARGS] + (pairs->first_expert + tile.expert) * BIAS_BYTES);
+    GPU_UNROLL for (int m = 0; m < MS; m++)
+        GPU_UNROLL for (int half = 0; half < 2; half++)
+        {
+            const int place = row + 16 * m + gpu::lane() / 4 + 8 * half;
+            if (place >= tile.rows)
+                continue;
+            const float weight = WEIGHTED_INPUT ? pairs->pair_weight[tile.first + place] : 1.0f;
+            char *to = (char *)args.k.p[UP_HIDDEN] + (tile.first + place) * HIDDEN_STRIDE;
+            GPU_UNROLL for (int n = 0; n < NS / 2; n++)
+            {
+                const int64_t feature = tile.panel * PANEL + column + 8 * n + gpu::lane() % 4 * 2;
+                float first[2], second[2]; // gate and up, or features FEATURES apart
+                GPU_UNROLL for (int i = 0; i < 2; i++)
+                {
+                    const int64_t other = PLAIN ? feature + FEATURES + i : feature + i;
+                    first[i] = biased(sums.at[m][n][2 * half + i], weight, bias, feature + i);
+                    second[i] = biased(sums.at[m][n + NS / 2][2 * half + i], weight, PLAIN ? bias : bias + FFN, other);
+                    if (PLAIN) {
+                        first[i] = activated<ACTIVATION>(first[i]);
+                        second[i] = activated<ACTIVATION>(second[i]);
+                    } else {
+                        first[i] = gated<ACTIVATION>(first[i], second[i], ALPHA, LIMIT);
+                    }
+                }
+                store_features(to, feature, first);
+                if (PLAIN)
+                    store_features(to, feature + FEATURES, second);
+            }
+        }
+}
+
+/// The B tile: rows of the gate and of the up projection, or of the one there is.
+GPU_INLINE Rows weight_rows(const char *weights, int64_t feature)
+{
+    const int64_t left = FFN - feature, first = left < FEATURES ? left : FEATURES;
+    const int64_t more = left - FEATURES < FEATURES ? left - FEATURES : FEATURES, second = PLAIN ? more : first;
+    const int64_t apart = PLAIN ? FEATURES : FFN;
+    const char *at = weights + feature * HIDDEN * 2;
+    return {{{at, (int)first}, {at + apart * HIDDEN * 2, (int)second}}, HIDDEN * 2, FEATURES};
+}
+
+GPU_KERNEL(THREADS, 2)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
+    const char *weights = (const char *)args.k.p[UP_W] + pairs->first_expert * WEIGHT_BYTES;
+    const int row = gpu::warp() / 2 * (BLOCK_M / 2), column = gpu::warp() % 2 * (FEATURES / 2);
+    Progress at = {args.begin / PANELS, 0};
+    Tile tile;
+    for (int64_t number = gpu::block(); find_tile(args, at, number, tile); number += gpu::blocks()) {
+        const char *a_rows = (const char *)args.k.p[UP_A] + tile.first * A_STRIDE;
+        const Rows a = {{{a_rows, (int)tile.rows}, {a_rows, 0}}, A_STRIDE, BLOCK_M};
+        const Rows b = weight_rows(weights + tile.expert * WEIGHT_BYTES, tile.panel * PANEL);
+        Sums<MS, NS> sums;
+        multiply<BLOCK_M, BLOCK_N, STAGES>(sums, a, b, HIDDEN, row, column, FEATURES);
+        finish(args, tile, sums, row, column);
+    }
+}

@@ -1,0 +1,1 @@
+// NVRTC defines size_t itself.

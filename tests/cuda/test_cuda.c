@@ -1,0 +1,368 @@
+// The CUDA kernels, run by the CPU with every access checked: experts against a float64 reference at the edges of their
+// tiles, and the same bytes alone, in company and for any number of blocks; kernels of rows against the native ones, byte by
+// byte; whole pipelines over four ranks against the models' own implementation.
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/codegen/fixture.h"
+#include "tests/end_to_end/harness.h"
+
+static const char chip[] = "cuda:sm_80";
+
+static void no_reports(const char *what)
+{
+    char reports[8192];
+    int found = host_reports(reports, sizeof reports);
+    if (found)
+        fprintf(stderr, "%s: %d reports\n%s", what, found, reports);
+    CU_ASSERT_EQUAL(found, 0);
+}
+
+// --------------------------------------------------------------------------------------------------------- experts
+
+enum { COPY, UP, DOWN };
+
+struct expert_case {
+    struct layer_shape shape;
+    unsigned form;
+    uint32_t activation;
+};
+
+static bool layer_code(struct code *code, const struct layer *l, const struct expert_case *c, int blocks)
+{
+    int64_t form = (l->plain ? MLP_PLAIN : 0) | (l->b_up ? MLP_HAS_BIAS : 0);
+    code_init(code);
+    code->host = (struct host_options){.checked = true, .seed = (uint64_t)blocks * 7 + 1, .most_blocks = blocks};
+    code_add(code, kernel_role_copy_rows, (int64_t[]){l->h, l->dtype, l->dtype}, 3, 1);
+    uint32_t up = code_add(code, kernel_role_mlp_up,
+                           (int64_t[]){l->h, l->f, c->activation, l->dtype, l->a_stride, l->hidden_stride, 0, form}, 8, 1);
+    ROW(&code->plan, plan_kernel, up)->alpha = LAYER_ALPHA;
+    ROW(&code->plan, plan_kernel, up)->limit = LAYER_LIMIT;
+    code_add(code, kernel_role_mlp_down,
+             (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, 0, form & MLP_HAS_BIAS}, 8, 1);
+    return code_generate(code, chip);
+}
+
+/// Every buffer that a kernel writes begins as NaN.
+static void poison(struct layer *l)
+{
+    memset(l->a, 0xff, (size_t)(l->pair_count * l->a_stride));
+    memset(l->hidden, 0xff, (size_t)(l->pair_count * l->hidden_stride));
+    memset(l->acc, 0xff, (size_t)(l->rows * l->acc_stride));
+}
+
+static void run_pieces(const struct code *code, uint32_t kernel, struct moe_kargs args, int64_t units, int64_t piece)
+{
+    for (int64_t first = 0; first < units; first += piece)
+        code_run(code, kernel, &args, first, first + piece < units ? first + piece : units);
+}
+
+static void layer_run(const struct code *code, struct layer *l, int64_t piece)
+{
+    poison(l);
+    int64_t panels = ROW(&code->plan, plan_kernel, UP)->unit_count, columns = ROW(&code->plan, plan_kernel, DOWN)->unit_count;
+    run_pieces(code, COPY, (struct moe_kargs){.p = {&l->pairs}}, l->pair_count, piece);
+    run_pieces(code, UP, (struct moe_kargs){.p = {&l->pairs, l->a, l->packed_up, l->hidden, l->packed_b_up}},
+               l->rows ? panels * l->experts : 0, piece);
+    run_pieces(code, DOWN, (struct moe_kargs){.p = {&l->pairs, l->hidden, l->packed_down, l->acc, l->packed_b_down}},
+               l->rows ? columns : 0, piece);
+}
+
+static bool guards_intact(const struct layer *l)
+{
+    for (int64_t r = 0; r < l->rows; r++)
+        for (int64_t i = l->h * number_bytes(l->result); i < l->y_stride; i++)
+            if (((const uint8_t *)l->row_dst[r])[i] != 0x5a)
+                return false;
+    return true;
+}
+
+static void check_experts(const struct expert_case *c)
+{
+    struct layer l, again;
+    struct code one, many;
+    layer_init_form(&l, &c->shape, c->form, chip, 7);
+    layer_init_form(&again, &c->shape, c->form, chip, 7);
+    CU_ASSERT_FATAL(layer_code(&one, &l, c, 1));
+    layer_run(&one, &l, 1000000);
+    CU_ASSERT_FATAL(layer_code(&many, &again, c, 6));
+    layer_run(&many, &again, 3);
+    double *expected = layer_reference(&l, c->activation), *got = calloc((size_t)(l.rows * l.h) + 1, sizeof *got);
+    for (int64_t r = 0; r < l.rows; r++) {
+        CU_ASSERT(!memcmp(l.row_dst[r], again.row_dst[r], (size_t)(l.h * number_bytes(l.result))));
+        for (int64_t i = 0; i < l.h; i++)
+            got[r * l.h + i] = get_number(l.row_dst[r], i, l.result);
+    }
+    double error = relative_error(expected, got, l.rows * l.h);
+    if (!(error <= 5e-3))
+        fprintf(stderr, "h %d f %d rows %d form %u: error %g\n", (int)l.h, (int)l.f, (int)l.rows, c->form, error);
+    CU_ASSERT(error <= 5e-3);
+    CU_ASSERT(guards_intact(&l) && guards_intact(&again));
+    no_reports("experts");
+    free(expected);
+    free(got);
+    code_free(&one);
+    code_free(&many);
+    layer_free(&l);
+    layer_free(&again);
+}
+
+// Sizes around tiles of 64 pairs, 64 features and columns, slices of 64; experts without a pair.
+static void test_experts(void)
+{
+    static const struct expert_case cases[] = {
+        {{72, 40, 3, 45, 2, dtype_bf16, dtype_f32}, 0, activation_silu},
+        {{64, 64, 1, 64, 1, dtype_bf16, dtype_bf16}, 0, activation_silu},
+        {{128, 72, 2, 65, 1, dtype_bf16, dtype_bf16}, 0, activation_gelu},
+        {{200, 136, 8, 130, 3, dtype_bf16, dtype_bf16}, LAYER_BIASED, activation_clamped_silu},
+        {{8, 8, 1, 1, 1, dtype_bf16, dtype_bf16}, 0, activation_relu},
+        {{72, 40, 2, 0, 1, dtype_bf16, dtype_f32}, 0, activation_silu},
+        {{56, 104, 5, 70, 2, dtype_bf16, dtype_f32}, LAYER_PLAIN, activation_gelu_tanh},
+        {{264, 200, 4, 9, 2, dtype_bf16, dtype_bf16}, LAYER_PLAIN | LAYER_BIASED, activation_relu},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && level_runs_here(chip); i++)
+        check_experts(&cases[i]);
+}
+
+// ------------------------------------------------------------------------------------------- rows, byte by byte
+
+enum { TOKENS = 21, REPLIES = 3, WIDTH_MOST = 264 };
+
+/// Inputs and outputs of any kernel of rows: token t has t % REPLIES + 1 replies.
+struct row_data {
+    uint8_t *a, *b, *result;
+    float *vector;
+    const void *rows[TOKENS * REPLIES];
+    void *targets[TOKENS];
+    int64_t first[TOKENS + 1];
+    struct moe_bins_head bins;
+    struct moe_sums_head sums;
+    struct moe_row_table table;
+};
+
+static void fill_rows(struct row_data *d, int64_t width, uint32_t from, uint32_t to)
+{
+    struct rng rng = {(uint64_t)width * 3 + from};
+    *d = (struct row_data){.a = block(TOKENS * REPLIES * width * 4),
+                           .b = block(TOKENS * width * 4),
+                           .result = block(TOKENS * width * 4),
+                           .vector = block(width * 4)};
+    for (int64_t i = 0; i < TOKENS * REPLIES * width; i++)
+        put_number(d->a, i, from, random_float(&rng));
+    for (int64_t i = 0; i < TOKENS * width; i++)
+        put_number(d->b, i, from, random_float(&rng));
+    for (int64_t i = 0; i < width; i++)
+        d->vector[i] = random_float(&rng);
+    int64_t count = 0;
+    for (int64_t t = 0; t < TOKENS; t++) {
+        d->first[t] = count;
+        d->targets[t] = d->result + t * width * number_bytes(to);
+        for (int64_t i = 0; i <= t % REPLIES; i++)
+            d->rows[count++] = d->a + (t * REPLIES + i) * width * number_bytes(from);
+    }
+    d->first[TOKENS] = count;
+    d->bins = (struct moe_bins_head){.tokens = TOKENS, .merge_first = d->first, .merge_rows = d->rows};
+    d->table = (struct moe_row_table){TOKENS, d->rows, d->targets};
+    d->sums = (struct moe_sums_head){.sums = d->table, .first = d->first, .parts = d->rows};
+}
+
+static void free_rows(struct row_data *d)
+{
+    free(d->a);
+    free(d->b);
+    free(d->result);
+    free(d->vector);
+}
+
+static void run_rows(struct row_data *d, uint32_t role, const int64_t *n, const char *level)
+{
+    struct code code;
+    code_init(&code);
+    code.host = (struct host_options){.checked = true, .seed = 3, .most_blocks = 5};
+    code_add(&code, (enum kernel_role)role, n, 5, 1);
+    CU_ASSERT_FATAL(code_generate(&code, level));
+    struct moe_kargs args = {.p = {d->a, d->vector, d->result}}; // shift
+    if (role == kernel_role_copy_rows)
+        args = (struct moe_kargs){.p = {&d->table}};
+    else if (role == kernel_role_merge)
+        args = (struct moe_kargs){.p = {&d->bins, d->result, d->b}};
+    else if (role == kernel_role_sum_rows)
+        args = (struct moe_kargs){.p = {&d->sums}};
+    else if (role == kernel_role_add)
+        args = (struct moe_kargs){.p = {d->a, d->b, d->result}};
+    code_run(&code, 0, &args, 0, TOKENS);
+    code_free(&code);
+}
+
+static void compare_rows(uint32_t role, const int64_t *n, uint32_t from, uint32_t to)
+{
+    struct row_data native, emulated;
+    fill_rows(&native, n[0], from, to);
+    fill_rows(&emulated, n[0], from, to);
+    run_rows(&native, role, n, "v3");
+    run_rows(&emulated, role, n, chip);
+    CU_ASSERT(!memcmp(native.result, emulated.result, (size_t)(TOKENS * n[0] * 4)));
+    no_reports(kernel_role_words[role]);
+    free_rows(&native);
+    free_rows(&emulated);
+}
+
+static void test_rows(void)
+{
+    static const int64_t widths[] = {8, 72, WIDTH_MOST};
+    static const uint32_t types[] = {dtype_f32, dtype_bf16};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths && level_runs_here(chip); w++)
+        for (int pair = 0; pair < 4; pair++) {
+            int64_t width = widths[w];
+            uint32_t from = types[pair / 2], to = types[pair % 2];
+            compare_rows(kernel_role_copy_rows, (int64_t[5]){width, from, to}, from, to);
+            compare_rows(kernel_role_merge, (int64_t[5]){width, from, to, 0}, from, to);
+            compare_rows(kernel_role_shift, (int64_t[5]){width, from, to}, from, to);
+            if (from == dtype_f32)
+                compare_rows(kernel_role_merge, (int64_t[5]){width, from, to, 1}, from, to);
+            if (from != to)
+                continue;
+            compare_rows(kernel_role_sum_rows, (int64_t[5]){width, from}, from, to);
+            compare_rows(kernel_role_add, (int64_t[5]){width, from}, from, to);
+        }
+}
+
+// -------------------------------------------------------------------------------------------------- whole pipelines
+
+struct pipeline_run {
+    const char *model, *schedule, *target;
+    int64_t layer;
+    const char *const *dims;
+    uint32_t dim_count;
+};
+
+static struct outcome run_model(const struct pipeline_run *r, const float *in, const int64_t *counts, moe_options options)
+{
+    char moe[96], weights[96];
+    snprintf(moe, sizeof moe, "tests/end_to_end/%s.moe", r->model);
+    snprintf(weights, sizeof weights, "tests/data/%s", r->model);
+    setenv("MOECC_CACHE", "build/cuda-cache", 0);
+    struct subject subject = {.path = moe, .layer = r->layer, .ranks = 4, .schedule = r->schedule, .target = r->target};
+    moe_plan *plan = subject_compile(&subject);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    struct run run = {.in = in, .tokens = counts, .weights = weights, .options = options};
+    struct outcome o = run_plan_once(plan, &run);
+    if (o.status != MOE_OK)
+        fprintf(stderr, "%s: %s\n", r->model, o.error);
+    CU_ASSERT_EQUAL_FATAL(o.status, MOE_OK);
+    moe_plan_close(plan);
+    return o;
+}
+
+static void compare_model(const char *model, int64_t layer)
+{
+    char input[96], file[96], name[32];
+    int64_t rows, width;
+    snprintf(input, sizeof input, "tests/data/%s/input.safetensors", model);
+    snprintf(file, sizeof file, "tests/data/%s/reference.safetensors", model);
+    snprintf(name, sizeof name, "layer%d.hidden_states", (int)layer);
+    float *in = read_f32(input, "hidden_states", &rows, &width), *want = read_f32(file, name, &rows, &width);
+    int64_t counts[4];
+    for (int64_t r = 0; r < 4; r++)
+        counts[r] = rows * (r + 1) / 4 - rows * r / 4;
+    moe_options options = {.threads = 2, .poison = 1};
+    struct pipeline_run cuda = {.model = model, .layer = layer, .target = "cuda:sm_80,host"};
+    struct pipeline_run cpu = {.model = model, .layer = layer};
+    struct outcome o = run_model(&cuda, in, counts, options), native = run_model(&cpu, in, counts, options);
+    double error = relative_l2(o.out, want, (size_t)(rows * width)), apart = relative_l2(o.out, native.out, (size_t)(rows * width));
+    printf("\n    %s layer %d: relative L2 %.2e, from the CPU backend %.2e", model, (int)layer, error, apart);
+    CU_ASSERT(error <= 5e-3 && apart <= 5e-3);
+    outcome_free(&o);
+    outcome_free(&native);
+    free(in);
+    free(want);
+}
+
+static void test_models(void)
+{
+    if (!level_runs_here(chip))
+        return;
+    compare_model("olmoe-tiny", 0);
+    compare_model("mixtral-tiny", 0);
+    compare_model("qwen2-moe-tiny", 1);
+    compare_model("qwen3-moe-tiny", 0);
+    compare_model("deepseek-v3-tiny", 2);
+    printf("\n");
+    no_reports("models");
+}
+
+// `serial` and ladders, any threads, uneven counts, one token and none: the same bytes; and a token alone.
+static void test_schedules_change_no_byte(void)
+{
+    static const char *const schedules[] = {"serial", "ladder(n: 2)", "ladder(n: 5)"};
+    const int64_t counts[4] = {17, 0, 1, 29};
+    int64_t rows, width;
+    if (!level_runs_here(chip))
+        return;
+    float *in = read_f32("tests/data/deepseek-v3-tiny/input.safetensors", "hidden_states", &rows, &width);
+    struct pipeline_run r = {.model = "deepseek-v3-tiny", .layer = -1, .target = "cuda:sm_80,host", .schedule = "serial"};
+    struct outcome first = run_model(&r, in, counts, (moe_options){.threads = 1, .poison = 1});
+    for (size_t s = 0; s < sizeof schedules / sizeof *schedules; s++) {
+        r.schedule = schedules[s];
+        struct outcome o = run_model(&r, in, counts, (moe_options){.threads = 2, .device = s == 1 ? "sim" : "cpu"});
+        CU_ASSERT(!memcmp(o.out, first.out, (size_t)(o.tokens * width) * sizeof *o.out));
+        outcome_free(&o);
+    }
+    outcome_free(&first);
+    free(in);
+    no_reports("schedules");
+}
+
+// Rows that find no slot go through rounds, and their bytes stay.
+static void test_overflow(void)
+{
+    static const char layer[] =
+        "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder, waves };\n"
+        "dim tokens <= 40;\ndim hidden = 40;\ndim ffn = 24;\ndim experts = 8;\n"
+        "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
+        "    param w_router: f32[experts, hidden];\n    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
+        "    param w_down: bf16[experts, hidden, ffn];\n    stage route: r = topk(x, w_router, k: 3);\n"
+        "    stage dispatch: xd = dispatch(x, r%s);\n    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
+        "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
+        "placement p on laptop { place experts over rank; }\n"
+        "pipeline main { layer = moe; cluster = laptop; placement = p; target = cuda(sm_80); use serial; }\n";
+    static const char *const dispatches[] = {", capacity: 8x", ", capacity: 0.1x, pool: 0.1x"};
+    static const char *const schedules[] = {"serial", "waves(g: 2)"};
+    float in[4 * 40 * 40];
+    if (!level_runs_here(chip))
+        return;
+    gaussian(in, sizeof in / sizeof *in, 3);
+    for (int s = 0; s < 2; s++) {
+        struct outcome o[2];
+        for (int d = 0; d < 2; d++) {
+            char text[2048];
+            snprintf(text, sizeof text, layer, dispatches[d]);
+            moe_plan *plan = subject_compile(&(struct subject){
+                .text = text, .schedule = schedules[s], .layer = -1, .target = "cuda:sm_80,host"});
+            CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+            struct run run = {.in = in, .tokens = (int64_t[]){40, 1, 0, 33}, .options = {.threads = 2, .poison = 1}};
+            o[d] = run_plan_once(plan, &run);
+            CU_ASSERT_EQUAL_FATAL(o[d].status, MOE_OK);
+            moe_plan_close(plan);
+        }
+        CU_ASSERT(o[1].stats.rounds > 0);
+        CU_ASSERT(!memcmp(o[0].out, o[1].out, (size_t)(o[0].tokens * 40) * sizeof *o[0].out));
+        outcome_free(&o[0]);
+        outcome_free(&o[1]);
+    }
+    no_reports("overflow");
+}
+
+void suite_cuda(void);
+void suite_cuda(void)
+{
+    CU_pSuite suite = CU_add_suite("cuda", NULL, NULL);
+    CU_add_test(suite, "experts match the float64 reference", test_experts);
+    CU_add_test(suite, "kernels of rows give the native ones' bytes", test_rows);
+    CU_add_test(suite, "models agree with their reference", test_models);
+    CU_add_test(suite, "schedules change no byte", test_schedules_change_no_byte);
+    CU_add_test(suite, "overflow rounds change no byte", test_overflow);
+}
