@@ -27,6 +27,7 @@
     S(cli)        \
     S(models)     \
     S(faults)     \
+    S(routes)     \
     S(shared)     \
     S(invariants) \
     S(shapes)     \

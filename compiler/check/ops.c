@@ -365,6 +365,28 @@ static bool check_router(struct application *call, const struct mod_arg *args, u
     return expect_range(checker, "k", k_node, (int64_t)k->number, 1, reachable);
 }
 
+/// A router's numbers that are no counts: finite, or a limit that may be missing, and not negative.
+static bool check_numbers(struct application *call, const struct mod_arg *args, uint32_t count)
+{
+    static const struct {
+        const char *name;
+        bool above, unlimited; // more than 0; may be inf
+    } rules[] = {{"noise", false, false}, {"temperature", true, false}, {"expert_tokens", false, true}};
+    struct checker *checker = call->layer->checker;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        const struct mod_arg *arg = find_arg(checker, args, count, rules[i].name);
+        bool endless = arg && !isfinite(arg->number) && !rules[i].unlimited;
+        if (!arg || (!endless && arg->number >= 0 && (arg->number > 0 || !rules[i].above)))
+            continue;
+        const char *what = endless ? "not finite" : rules[i].above ? "not above 0" : "negative";
+        struct diag *diag = diag_error(checker->context, E0206, place_of(checker, option_place(call, rules[i].name)),
+                                       "`%s` is %s", rules[i].name, what);
+        diag_label(checker->context, diag, rules[i].above ? "more than 0 is expected" : "at least 0 is expected");
+        return false;
+    }
+    return true;
+}
+
 /// Numbers of the clamped activation, given where another one is chosen or where they clamp nothing sensible.
 static bool check_activation(struct application *call, const struct mod_arg *args, uint32_t count)
 {
@@ -411,5 +433,6 @@ bool read_options(struct application *call, struct mod_arg *args, uint32_t *arg_
         }
     }
     return fine && check_router(call, args + first, *arg_count - first) &&
+           check_numbers(call, args + first, *arg_count - first) &&
            check_activation(call, args + first, *arg_count - first);
 }

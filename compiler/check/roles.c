@@ -38,7 +38,9 @@ static const struct role roles[] = {
       {"scale", "f32"},
       {"weight_on", "choice"},
       {"expert_capacity", "ratio"},
-      {"expert_tokens", "f32"}},
+      {"expert_tokens", "f32"},
+      {"temperature", "f32"},
+      {"seed", "int"}},
      {phase_whole}},
     {"dispatch",
      {{"x", "any[n, h]", TAKES_PLAIN}, {"r", "routes[n]", TAKES_ROUTES}},
@@ -86,7 +88,7 @@ static const struct role roles[] = {
 /// Options that a declaration may leave out: their value is then the one that changes nothing.
 static bool is_optional(const char *option)
 {
-    static const char *const names[] = {"expert_tokens", "b_gate_up", "b_up", "b_down"};
+    static const char *const names[] = {"expert_tokens", "temperature", "seed", "b_gate_up", "b_up", "b_down"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], option))
             return true;

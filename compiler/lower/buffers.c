@@ -257,6 +257,8 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
         return slots_relay_bytes(s->plan, s->reply, s->rank, s->ranks);
     case F_SUMS:
         return slots_sums_bytes(s->plan, s->reply, s->rank, s->ranks);
+    case F_TAKEN:
+        return times(s->experts, family->row_bytes);
     case F_FOLDS:
         return slots_fold_bytes(s->plan, s->base, s->rank, s->ranks);
     case F_COUNT:

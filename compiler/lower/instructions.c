@@ -66,7 +66,7 @@ static uint32_t family_in(const struct writer *w, enum path_family kind, uint32_
 /// Routes and the sum of replies belong to the part, all else to the wave.
 static uint32_t family(const struct writer *w, enum path_family kind)
 {
-    bool whole = kind == F_IDS || kind == F_WEIGHTS || kind == F_SUM;
+    bool whole = kind == F_IDS || kind == F_WEIGHTS || kind == F_TAKEN || kind == F_SUM;
     uint32_t place = w->path->workplaces > 1 ? w->piece * F_DENSE_COUNT : 0;
     return family_in(w, (enum path_family)(place + kind), whole ? 0 : w->wave);
 }
@@ -279,6 +279,12 @@ static void draft_route(struct writer *w)
         param(w, p->bias);
     if (p->logit_bias != NONE)
         param(w, p->logit_bias);
+    if (p->limit_kernel == NONE)
+        return;
+    launch(w, p->limit_kernel, work(w, 0, n * (double)p->choices * 16));
+    own(w, F_IDS, access_update);
+    own(w, F_WEIGHTS, access_update);
+    fresh(w, F_TAKEN);
 }
 
 static bool has_pool(const struct writer *w)

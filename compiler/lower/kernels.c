@@ -1,5 +1,6 @@
 // Rows of plan_kernel: which kernels a path needs, with the constants that kernels.h lists. Equal ones are one row in
 // the whole plan. Code, units and grain of generated kernels are filled in by code generation.
+#include <math.h>
 #include <string.h>
 
 #include "compiler/lower/lower.h"
@@ -7,13 +8,13 @@
 static bool same_kernel(const struct plan_kernel *a, const struct plan_kernel *b)
 {
     return a->role == b->role && !memcmp(a->n, b->n, sizeof a->n) && a->scale == b->scale && a->alpha == b->alpha &&
-           a->limit == b->limit && a->unit_count == b->unit_count;
+           a->limit == b->limit && a->temperature == b->temperature && a->noise == b->noise && a->seed == b->seed && a->unit_count == b->unit_count;
 }
 
 static bool is_builtin(uint32_t role)
 {
     return role == kernel_role_fold || role == kernel_role_bin || role == kernel_role_bin_round ||
-           role == kernel_role_fan_out || role == kernel_role_dense;
+           role == kernel_role_fan_out || role == kernel_role_dense || role == kernel_role_limit;
 }
 
 static uint32_t unit_of(uint32_t role)
@@ -136,7 +137,10 @@ static uint32_t route_kernel(struct lowering *l, const struct path *p)
                                                     kept, group_score, biases},
                                               .scale = option_number(l, p->route, "scale", 1),
                                               .alpha = option_number(l, p->route, "bias", 0),
-                                              .limit = option_number(l, p->route, "logit_bias", 0)});
+                                              .limit = option_number(l, p->route, "logit_bias", 0),
+                                              .temperature = option_number(l, p->route, "temperature", 1),
+                                              .noise = option_number(l, p->route, "noise", 0),
+                                              .seed = (int64_t)option_number(l, p->route, "seed", 1)});
 }
 
 static void make_routing(struct lowering *l, struct path *p)
@@ -189,6 +193,20 @@ void make_kernels(struct lowering *l, struct path *p)
 uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype)
 {
     return kernel_row(l, (struct plan_kernel){.role = kernel_role_add, .n = {width, dtype}});
+}
+
+uint32_t limit_kernel(struct lowering *l, const struct path *p)
+{
+    double ratio = option_number(l, p->route, "expert_capacity", INFINITY);
+    double tokens = option_number(l, p->route, "expert_tokens", INFINITY);
+    bool all = ratio * (double)p->choices >= (double)p->experts; // a token chooses an expert once
+    if (all && tokens >= (double)l->layer->tokens_bound)
+        return NONE;
+    return kernel_row(l, (struct plan_kernel){.role = kernel_role_limit,
+                                              .n = {p->experts, p->choices, option_number(l, p->route, "normalize", 1) != 0},
+                                              .scale = option_number(l, p->route, "scale", 1),
+                                              .alpha = ratio,
+                                              .limit = tokens});
 }
 
 uint32_t shift_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype result)

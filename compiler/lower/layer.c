@@ -77,16 +77,13 @@ static void refuse_option(struct lowering *l, uint32_t stage, const char *option
 static void check_route_options(struct lowering *l, const struct path *p)
 {
     const struct mod_stage *route = lower_stage(l, p->route);
-    static const struct {
-        const char *name;
-        double built;
-    } numbers[] = {{"noise", 0}, {"expert_capacity", INFINITY}, {"expert_tokens", INFINITY}};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        const struct mod_arg *arg = stage_arg(l->module, route, numbers[i].name);
-        refuse_option(l, p->route, numbers[i].name, arg && arg->param == NONE && arg->number != numbers[i].built);
+    static const char *const limits[] = {"expert_capacity", "expert_tokens"};
+    for (int i = 0; i < 2 && p->limit_kernel != NONE && l->parts > 1; i++) {
+        const struct mod_arg *arg = stage_arg(l->module, route, limits[i]);
+        if (arg && arg->number < INFINITY)
+            lower_refuse(l, E0901, p->route, limits[i],
+                         "a limit on experts' tokens, which counts all of a rank's, with micro-batches is not built yet");
     }
-    const struct mod_arg *score = stage_arg(l->module, route, "score");
-    refuse_option(l, p->route, "score", score && !strcmp(ir_text(l->module, score->choice), "cosine"));
 }
 
 /// What a format is as a row on the wire; the checker has seen that rows can travel so.
@@ -251,7 +248,7 @@ static void read_mlp(struct lowering *l, struct path *p)
 
 static void add_path(struct lowering *l, uint32_t expert)
 {
-    struct path p = {.route = NONE, .dispatch = NONE, .expert = expert, .combine = NONE};
+    struct path p = {.route = NONE, .dispatch = NONE, .expert = expert, .combine = NONE, .limit_kernel = NONE};
     uint32_t rows = value_arg(l, expert, "x");
     p.dense = ROW(l->module, mod_value, rows)->kind != value_kind_routed;
     if (!p.dense && !read_routing(l, &p, rows))
@@ -260,6 +257,7 @@ static void add_path(struct lowering *l, uint32_t expert)
     read_mlp(l, &p);
     if (!p.dense) {
         read_dispatch(l, &p);
+        p.limit_kernel = limit_kernel(l, &p);
         check_route_options(l, &p);
     }
     if (l->failed)
@@ -317,7 +315,7 @@ static void add_path_families(struct lowering *l, uint32_t number)
         "pairs",      "a",      "hidden",      "acc",      "ids",        "weights",   "bins",       "send",
         "recv",       "stage",  "own",         "send",     "recv",       "pool.send", "pool.recv",  "pool.round",
         "pool.pairs", "pool.a", "pool.hidden", "pool.acc", "pool.stage", "pool.send", "pool.spill", "sum",
-        "pool.sums",  "relay",  "gather",      "sums",     "folds"};
+        "pool.sums",  "relay",  "gather",      "sums",     "folds",      "taken"};
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
     p->workplaces = count_workplaces(l, p);
@@ -326,7 +324,7 @@ static void add_path_families(struct lowering *l, uint32_t number)
         lower_refuse(l, E0901, p->dispatch, "via", "replies in chunks through relays are not built yet");
     for (uint32_t n = 0; n < (p->dense ? F_DENSE_COUNT * p->workplaces : F_COUNT); n++) {
         uint32_t i = p->dense ? n % F_DENSE_COUNT : n;
-        uint32_t stage = i >= F_IDS && i <= F_WEIGHTS                                                  ? p->route
+        uint32_t stage = (i >= F_IDS && i <= F_WEIGHTS) || i == F_TAKEN                                ? p->route
                          : (i >= F_BINS && i <= F_RECV) || (i >= F_POOL_SEND && i <= F_ROUND)          ? p->dispatch
                          : i == F_RELAY                                                                ? p->dispatch
                          : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i >= F_SPILL ? p->combine
@@ -351,6 +349,8 @@ static void add_path_families(struct lowering *l, uint32_t number)
     f[F_IDS].dtype = dtype_i32;
     f[F_WEIGHTS].dtype = dtype_f32;
     f[F_IDS].row_bytes = f[F_WEIGHTS].row_bytes = p->choices * 4;
+    f[F_TAKEN].dtype = dtype_i32;
+    f[F_TAKEN].row_bytes = 4;
     f[F_SUM].dtype = dtype_f32;
     f[F_SUM].row_bytes = p->width * 4;
     f[F_OWN].dtype = f[F_STAGE].dtype = f[F_POOL_STAGE].dtype = p->y_dtype;

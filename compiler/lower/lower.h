@@ -52,6 +52,7 @@ struct path {
     bool weighted_input;       // the routing weight multiplies the expert's input instead of its output
     uint32_t bias, logit_bias; // NONE: one number for all experts
     int64_t a_stride, hidden_stride, acc_stride;
+    uint32_t limit_kernel; // NONE: experts take any number of tokens
     uint32_t route_kernel, bin_kernel, round_kernel, fan_kernel, unpack_kernel[MOE_MAX_WIRES], own_kernel, up_kernel,
         down_kernel, dense_kernel, fold_kernel, sum_kernel;
     uint32_t merge_kernels[2][2]; // [adds to a sum][ends: writes the result, not the sum]
@@ -93,6 +94,7 @@ enum path_family {
     F_GATHER,
     F_SUMS,
     F_FOLDS,
+    F_TAKEN, // places of experts that tokens have taken, i32
     F_COUNT,
     F_DENSE_COUNT = F_ACC + 1
 };
@@ -197,6 +199,8 @@ struct path *path_of_stage(const struct lowering *l, uint32_t stage);
 // kernels.c: rows of plan_kernel, equal ones shared over the whole plan
 void make_kernels(struct lowering *l, struct path *path);
 uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype);
+/// NONE where no token can find an expert full.
+uint32_t limit_kernel(struct lowering *l, const struct path *p);
 uint32_t shift_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype result);
 uint32_t gate_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype y, enum dtype result);
 

@@ -49,6 +49,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a);
 bool builtin_bin_round(struct stream *s, const struct moe_kargs *a);
 bool builtin_fan_out(struct stream *s, const struct moe_kargs *a);
 bool builtin_fold(struct stream *s, const struct moe_kargs *a);
+bool builtin_limit(struct stream *s, const struct moe_kargs *a);
 bool builtin_dense(struct stream *s, const struct moe_kargs *a);
 
 /// Divides the arrays of the first table into `count` tables, which begin where those before them end.

@@ -145,36 +145,48 @@ static double count_flops(const struct stream *s, const struct plan_instr *in, c
     return 2.0 * (double)h->expert_first[h->experts] * (double)param->rows * (double)param->cols;
 }
 
+// Router and limit name the routes at other places among their arguments.
+static void *ids_of(const struct plan_kernel *k, const struct moe_kargs *a)
+{
+    return a->p[k->role == kernel_role_limit ? LIMIT_IDS : ROUTE_IDS];
+}
+
+static void *weights_of(const struct plan_kernel *k, const struct moe_kargs *a)
+{
+    return a->p[k->role == kernel_role_limit ? LIMIT_WEIGHTS : ROUTE_WEIGHTS];
+}
+
 /// Routes that the caller gives instead of the router's, and the copy of routes that the caller wants.
-static bool use_given(const struct stream *s, const struct moe_kargs *a)
+static bool use_given(const struct stream *s, const struct plan_kernel *k, const struct moe_kargs *a)
 {
     const moe_step *step = s->rank->step;
-    int64_t k = s->rank->session->info->choices, first = a->n[1] * k, count = a->n[0] * k;
+    int64_t choices = s->rank->session->info->choices, first = a->n[1] * choices, count = a->n[0] * choices;
     if (!step->given_ids)
         return false;
     if (count) {
-        memcpy(a->p[ROUTE_IDS], step->given_ids + first, (size_t)count * sizeof(int32_t));
-        memcpy(a->p[ROUTE_WEIGHTS], step->given_weights + first, (size_t)count * sizeof(float));
+        memcpy(ids_of(k, a), step->given_ids + first, (size_t)count * sizeof(int32_t));
+        memcpy(weights_of(k, a), step->given_weights + first, (size_t)count * sizeof(float));
     }
     return true;
 }
 
-static void give_routes(const struct stream *s, const struct plan_instr *in, const struct moe_kargs *a)
+static void give_routes(const struct stream *s, const struct plan_instr *in, const struct plan_kernel *k,
+                        const struct moe_kargs *a)
 {
     const moe_step *step = s->rank->step;
-    int64_t k = s->rank->session->info->choices, first = a->n[1] * k, count = a->n[0] * k;
+    int64_t choices = s->rank->session->info->choices, first = a->n[1] * choices, count = a->n[0] * choices;
     if (in->layer != s->rank->session->layers - 1 || !count)
         return;
     if (step->topk_ids)
-        memcpy(step->topk_ids + first, a->p[ROUTE_IDS], (size_t)count * sizeof(int32_t));
+        memcpy(step->topk_ids + first, ids_of(k, a), (size_t)count * sizeof(int32_t));
     if (step->topk_weights)
-        memcpy(step->topk_weights + first, a->p[ROUTE_WEIGHTS], (size_t)count * sizeof(float));
+        memcpy(step->topk_weights + first, weights_of(k, a), (size_t)count * sizeof(float));
 }
 
 static bool (*const builtins[kernel_role_words_count])(struct stream *, const struct moe_kargs *) = {
     [kernel_role_bin] = builtin_bin,         [kernel_role_bin_round] = builtin_bin_round,
     [kernel_role_fan_out] = builtin_fan_out, [kernel_role_fold] = builtin_fold,
-    [kernel_role_dense] = builtin_dense,
+    [kernel_role_dense] = builtin_dense,     [kernel_role_limit] = builtin_limit,
 };
 
 static enum stepped do_launch(struct stream *s, const struct plan_instr *in, struct blocked *on)
@@ -194,7 +206,7 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
     }
     if (k->role == kernel_role_merge && in->exchange != NONE)
         a->p[MERGE_BINS] = moe_chunk_head(a->p[MERGE_BINS], ROW(session->ir, plan_exchange, in->exchange)->chunk);
-    bool given = k->role == kernel_role_route && use_given(s, a);
+    bool routes = k->role == kernel_role_route || k->role == kernel_role_limit, given = routes && use_given(s, k, a);
     l->builtin = builtins[k->role];
     l->fn = session->kernels[in->kernel];
     l->units = given ? 0 : count_units(k, a);
@@ -203,8 +215,8 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
     s->flops += given ? 0 : count_flops(s, in, k, a);
     if (!session->device->launch(s, l, l->units ? in->cost : 0) || session_failed(session))
         return STEP_FAILED;
-    if (k->role == kernel_role_route)
-        give_routes(s, in, a);
+    if (routes)
+        give_routes(s, in, k, a);
     enum loss_kind kind;
     if (session->measures_loss && loss_concerns(k, &kind))
         loss_add(&s->loss[kind], k, (const struct moe_row_table *)a->p[COPY_CONTROL] + k->n[5]);
@@ -384,7 +396,7 @@ void stream_begin_step(struct stream *s)
     s->plan = s->index < p->streams.count ? ROW(session->ir, plan_stream, p->streams.first + s->index) : NULL;
     s->pc = s->loop = 0;
     s->began = -1;
-    s->round = s->rounds = s->overflowed = s->rounds_run = 0;
+    s->round = s->rounds = s->overflowed = s->rounds_run = s->dropped = 0;
     memset(s->bytes_sent, 0, sizeof s->bytes_sent);
     memset(s->loss, 0, sizeof s->loss);
     s->flops = s->time = 0;

@@ -71,8 +71,12 @@ struct moe_pairs_head {
 // route      p: x (slice), router weights, ids i32[B,k] (slice-local), weights f32[B,k]; then the vectors f32[E] that
 //               n[9] says there are, selection bias before logit bias
 //            n: H, E, k, score, normalize, x dtype, groups, groups kept, group score, ROUTE_HAS_* bits
-//            scale: factor on the weights; alpha, limit: a selection or logit bias that is one number
+//            scale: factor on the weights; alpha, limit: a selection or logit bias that is one number; temperature: of
+//            cosine scores; noise, seed: of the noise on the choice, a function of seed, layer, rank, token and expert
 //            unit tokens
+// limit      p: ids, weights, places taken i32[E]
+//            n: E, k, 1: the weights left to a token add up to `scale`; alpha: places over tokens * k / E, rounded up;
+//            limit: places. unit one; the part is all of the rank's tokens
 // bin        p: ids, weights, x (slice), bins control, send slots, reply slots (recv buffer of the combine), own y rows,
 //               spill (recv buffer of the pool combine; this argument is absent where there is no pool), with relays
 //               and a pool the sums control (replies of one node to one token that come in rounds),
@@ -128,6 +132,7 @@ struct moe_pairs_head {
 enum {
     ROUTE_X, ROUTE_W, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_ARGS,
     ROUTE_HAS_BIAS = 1, ROUTE_HAS_LOGIT_BIAS = 2, ROUTE_BIASES = 2,
+    LIMIT_IDS = 0, LIMIT_WEIGHTS, LIMIT_TAKEN, LIMIT_ARGS,
     BIN_IDS = 0, BIN_WEIGHTS, BIN_X, BIN_BINS, BIN_SEND, BIN_REPLY, BIN_OWN, BIN_SPILL, BIN_SUMS, BIN_ARGS,
     ROUND_IDS = 0, ROUND_WEIGHTS, ROUND_X, ROUND_BINS, ROUND_SEND, ROUND_CONTROL, ROUND_ARGS,
     COPY_CONTROL = 0, COPY_ARGS,

@@ -45,6 +45,7 @@ static const struct role_spec {
                              true,
                              true,
                              work_unit_one},
+    [kernel_role_limit] = {3, 3, {ARG_ARENA, ARG_ARENA, ARG_ARENA}, true, false, work_unit_one},
     [kernel_role_dense] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_IN, ARG_OUT}, true, false, work_unit_one},
     [kernel_role_mlp_up] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
     [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
@@ -400,6 +401,19 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
     return true;
 }
 
+/// It counts over a rank's whole sequence.
+static bool check_limit(const struct walk *w, const struct plan_kernel *k)
+{
+    const struct plan_part *part = ROW(w->c->ir, plan_part, w->instr->part);
+    const struct plan_info *info = w->c->info;
+    if (k->n[0] != info->experts || k->n[1] != info->choices || part->begin != 0 || part->end != part->total ||
+        part->within != NONE)
+        return instr_fail(w, "limits something else than all of a rank's routes");
+    return (holds_rows(w, LIMIT_IDS, part->bound, info->choices * 4) &&
+            holds_rows(w, LIMIT_WEIGHTS, part->bound, info->choices * 4) && holds_rows(w, LIMIT_TAKEN, info->experts, 4)) ||
+           instr_fail(w, "routes or counts are too small");
+}
+
 static bool check_fold(const struct walk *w)
 {
     const struct ir *ir = w->c->ir;
@@ -625,6 +639,8 @@ bool check_launch(const struct walk *w)
         return check_fan_out(w, k);
     case kernel_role_fold:
         return check_fold(w);
+    case kernel_role_limit:
+        return check_limit(w, k);
     case kernel_role_dense:
         if (extent_bytes(w, arg_at(w, DENSE_PAIRS)->buffer) < moe_pairs_bytes(k->n[3], bound, bound * k->n[3]) ||
             !holds_rows(w, DENSE_A, bound * k->n[3], k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||

@@ -140,6 +140,7 @@ static void add_counters(struct moe_session *session, uint32_t number)
     for (uint32_t i = 0; i < session->streams_per_rank; i++) {
         const struct stream *s = &session->ranks[number].streams[i];
         stats->overflowed += s->overflowed;
+        stats->dropped += s->dropped;
         stats->rounds += number == 0 ? s->rounds_run : 0; // all ranks run the same
         stats->flops += s->flops;
         for (uint32_t a = 0; a < stats->axes; a++) {

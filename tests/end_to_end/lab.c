@@ -34,7 +34,7 @@ int lab_clean_up(void)
     return system(command);
 }
 
-static const char *lab_text(const struct lab *lab)
+const char *lab_text(const struct lab *lab)
 {
     static char text[4096];
     const char *t = lab->dtype ? lab->dtype : "f32";

@@ -23,6 +23,8 @@ struct lab {
 const char *lab_folder(void);
 const char *lab_file(const char *name);
 int lab_clean_up(void);
+/// Its text, valid until the next call.
+const char *lab_text(const struct lab *lab);
 /// The plan, on four ranks unless said otherwise; and its checkpoint: the router, a bias, random experts in the layer's type.
 moe_plan *lab_compile(const struct lab *lab);
 const char *lab_weights(const struct lab *lab);

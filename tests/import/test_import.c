@@ -36,6 +36,8 @@ static const struct model models[] = {
     {"ERNIE-4.5-300B-A47B", "ERNIE-4.5-300B-A47B", NULL},
     {"Hunyuan-A13B", "Hunyuan-A13B", NULL},
     {"JetMoE-8B", "JetMoE-8B", NULL},
+    {"Switch-base-8", "Switch-base-8", "torch_dtype"},
+    {"NLLB-MoE-54B", "NLLB-MoE-54B", NULL},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

@@ -149,7 +149,8 @@ static bool can_route(const int64_t *n)
 {
     bool sizes = n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] > 0 && n[2] <= n[1];
     bool scored =
-        n[3] == score_softmax || n[3] == score_softmax_after || n[3] == score_sigmoid || n[3] == score_sparsemixer;
+        n[3] == score_softmax || n[3] == score_softmax_after || n[3] == score_sigmoid || n[3] == score_sparsemixer ||
+        n[3] == score_cosine;
     bool grouped = n[6] > 0 && n[1] % n[6] == 0 && n[7] > 0 && n[7] <= n[6] && n[2] <= n[1] / n[6] * n[7];
     return sizes && scored && grouped && computes(n[5]);
 }
@@ -225,7 +226,7 @@ struct generated {
 static bool same_code(const struct plan_kernel *a, const struct plan_kernel *b)
 {
     return a->role == b->role && memcmp(a->n, b->n, sizeof a->n) == 0 && a->scale == b->scale && a->alpha == b->alpha &&
-           a->limit == b->limit;
+           a->limit == b->limit && a->temperature == b->temperature && a->noise == b->noise && a->seed == b->seed;
 }
 
 static uint32_t function_for(struct emit *e, struct generated *all, const struct plan_kernel *kernel)

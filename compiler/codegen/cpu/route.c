@@ -2,7 +2,7 @@
 // weights. Chosen by exact comparison of f32 scores (with a bias: of score + bias); equal scores: the lower id; NaN ranks
 // below everything. With groups, the best groups are chosen the same way first, and the experts of the others are out,
 // whatever their scores. Weights are the scores without the bias.
-#include "gemm.h"
+#include "scores.h"
 
 #include <math.h>
 
@@ -25,7 +25,9 @@ struct route {
     bool normalize;
     double scale;
     struct route_bias bias, logit_bias;
-    LLVMValueRef keys, chosen, group_keys; // scratch
+    double noise, temperature;
+    int64_t seed;
+    LLVMValueRef keys, chosen, group_keys, factors; // scratch
 };
 
 static void finish_scores(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
@@ -170,7 +172,8 @@ static LLVMValueRef float_of_key(struct emit *e, LLVMValueRef key) // scalar; KE
     return LLVMBuildBitCast(e->builder, bits, e->f32, "");
 }
 
-static void sort_keys(struct emit *e, const struct route *route, LLVMValueRef scores)
+/// `noise`: the token's, NULL where there is none.
+static void sort_keys(struct emit *e, const struct route *route, LLVMValueRef scores, LLVMValueRef noise)
 {
     LLVMBuilderRef b = e->builder;
     unsigned lanes = e->level->lanes;
@@ -178,6 +181,8 @@ static void sort_keys(struct emit *e, const struct route *route, LLVMValueRef sc
     LLVMValueRef value = load_f32(e, vector_at(e, scores, loop.index), dtype_f32, lanes);
     if (has_bias(&route->bias))
         value = LLVMBuildFAdd(b, value, bias_at(e, &route->bias, loop.index), "");
+    if (noise)
+        value = LLVMBuildFAdd(b, value, noise_of_experts(e, noise, loop.index, route->noise), "");
     LLVMValueRef bits = f32_to_bits(e, LLVMBuildFAdd(b, value, splat_f32(e, 0, lanes), "")); // -0 becomes 0
     LLVMValueRef key = flip_negative(e, bits, splat_i32(e, 31, lanes), splat_i32(e, INT32_MAX, lanes));
     LLVMValueRef nan = LLVMBuildFCmp(b, LLVMRealUNO, value, value, "");
@@ -322,20 +327,23 @@ static LLVMValueRef divisor(struct emit *e, const struct route *route, LLVMValue
     return LLVMBuildSelect(e->builder, tiny, least, sum, "");
 }
 
-static void route_token(struct emit *e, const struct route *route, LLVMValueRef scores, LLVMValueRef ids,
-                        LLVMValueRef weights)
+/// x: the token's row; token: its place among the launch's.
+static void route_token(struct emit *e, const struct route *route, LLVMValueRef x, LLVMValueRef token,
+                        LLVMValueRef scores, LLVMValueRef ids, LLVMValueRef weights)
 {
     const uint32_t minus_infinity = 0xff800000;
+    if (route->score == score_cosine)
+        scale_to_cosine(e, scores, route->columns, route->factors, x, route->gemm.k, route->gemm.a_dtype);
     if (has_bias(&route->logit_bias))
         add_logit_bias(e, route, scores);
     pad(e, scores, route->experts, route->columns, minus_infinity);
-    if (route->score == score_softmax) {
+    if (route->score == score_softmax || route->score == score_cosine) {
         LLVMValueRef sum = exponentials(e, scores, route->columns, maximum(e, scores, route->columns));
         divide(e, scores, route->columns, sum, 1);
     } else if (route->score == score_sigmoid) {
         sigmoids(e, scores, route->columns);
     }
-    sort_keys(e, route, scores);
+    sort_keys(e, route, scores, route->noise > 0 ? noise_of_token(e, route->seed, token) : NULL);
     if (route->group_choices < route->groups)
         keep_groups(e, route);
     LLVMValueRef sum = choose(e, route, scores, ids);
@@ -358,6 +366,8 @@ static void route_tokens(struct emit *e, const struct route *route)
     const struct gemm *gemm = &route->gemm;
     LLVMValueRef x = kernel_argument(e, ROUTE_X), w = kernel_argument(e, ROUTE_W);
     LLVMValueRef ids = kernel_argument(e, ROUTE_IDS), weights = kernel_argument(e, ROUTE_WEIGHTS);
+    if (route->score == score_cosine)
+        expert_factors(e, &gemm->weights, w, route->temperature, route->factors);
     struct loop tiles = loop_begin(e, e->begin, e->end, ROUTE_TILE, NULL, 0);
     LLVMValueRef left = LLVMBuildSub(b, e->end, tiles.index, ""), most = const_i64(e, ROUTE_TILE);
     LLVMValueRef rows = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, left, most, ""), left, most, "");
@@ -371,8 +381,8 @@ static void route_tokens(struct emit *e, const struct route *route)
 
     struct loop each = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
     LLVMValueRef scores = offset(e, e->scratch, scaled(e, each.index, route->columns * 4));
-    LLVMValueRef out = scaled(e, LLVMBuildAdd(b, tiles.index, each.index, ""), route->choices * 4);
-    route_token(e, route, scores, offset(e, ids, out), offset(e, weights, out));
+    LLVMValueRef token = LLVMBuildAdd(b, tiles.index, each.index, ""), out = scaled(e, token, route->choices * 4);
+    route_token(e, route, offset(e, x, scaled(e, token, gemm->a_stride)), token, scores, offset(e, ids, out), offset(e, weights, out));
     loop_end(e, &each, NULL);
     loop_end(e, &tiles, NULL);
 }
@@ -389,7 +399,10 @@ void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name
                           .group_choices = n[7],
                           .group_score = (uint32_t)n[8],
                           .bias.number = kernel->alpha,
-                          .logit_bias.number = kernel->limit};
+                          .logit_bias.number = kernel->limit,
+                          .noise = kernel->noise,
+                          .temperature = kernel->temperature,
+                          .seed = kernel->seed};
     route.gemm = (struct gemm){
         .a_dtype = (uint32_t)n[5],
         .weights = kernel_weights(e, dtype_f32, n[1], n[0], false, true),
@@ -408,6 +421,7 @@ void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name
     route.keys = offset_const(e, e->scratch, ROUTE_TILE * route.columns * 4);
     route.chosen = offset_const(e, route.keys, route.columns * 4);
     route.group_keys = offset_const(e, route.chosen, route.chosen_columns * 4);
+    route.factors = offset_const(e, route.group_keys, route.group_columns * 4);
     unsigned argument = ROUTE_ARGS;
     if (n[9] & ROUTE_HAS_BIAS)
         route.bias.values = kernel_argument(e, argument++);
@@ -417,7 +431,7 @@ void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name
     LLVMBuildRetVoid(e->builder);
 
     kernel->unit = work_unit_tokens;
-    kernel->grain = ROUTE_TILE;
-    kernel->scratch_bytes = ((ROUTE_TILE + 1) * route.columns + route.chosen_columns + route.group_columns) * 4;
+    kernel->grain = route.score == score_cosine ? 16 * ROUTE_TILE : ROUTE_TILE; // each call norms the experts' vectors
+    kernel->scratch_bytes = ((ROUTE_TILE + 2) * route.columns + route.chosen_columns + route.group_columns) * 4;
     kernel->scratch_bytes = (kernel->scratch_bytes + 63) / 64 * 64;
 }

@@ -1,0 +1,66 @@
+// The built-in kernel `limit`: the model's own limit on the tokens of an expert (Switch, NLLB). First choices take an
+// expert's places in the order of the rank's tokens, then second choices; who finds none loses that choice: its id is -1,
+// its weight 0. Where weights are normalised, those a token is left with add up to the router's scale again.
+#include <math.h>
+#include <string.h>
+
+#include "control.h"
+#include "session.h"
+
+struct limit {
+    int32_t *ids;
+    float *weights;
+    int64_t tokens, choices, places;
+};
+
+/// The places of an expert: the smaller of both limits, at most every token. Products within 1e-9 of an integer are it.
+static int64_t places_of(const struct plan_kernel *k, int64_t tokens)
+{
+    double mean = (double)tokens * (double)k->n[1] / (double)k->n[0];
+    double places = fmin(ceil(k->alpha * mean - 1e-9), k->limit);
+    return places >= (double)tokens || isnan(places) ? tokens : places > 0 ? (int64_t)places : 0;
+}
+
+static int64_t drop(const struct limit *l, int32_t *taken)
+{
+    int64_t dropped = 0;
+    for (int64_t choice = 0; choice < l->choices; choice++)
+        for (int64_t i = choice; i < l->tokens * l->choices; i += l->choices) {
+            if (l->ids[i] < 0 || taken[l->ids[i]]++ < l->places)
+                continue;
+            l->ids[i] = -1;
+            l->weights[i] = 0;
+            dropped++;
+        }
+    return dropped;
+}
+
+/// Of a token that lost a choice, and has one left.
+static void normalise(const struct limit *l, int64_t token, double scale)
+{
+    const int32_t *ids = l->ids + token * l->choices;
+    float *weights = l->weights + token * l->choices, sum = 0;
+    bool whole = true;
+    for (int64_t i = 0; i < l->choices; i++) {
+        sum += weights[i];
+        whole = whole && ids[i] >= 0;
+    }
+    for (int64_t i = 0; i < l->choices && !whole && sum > 0; i++)
+        weights[i] = weights[i] / sum * (float)scale;
+}
+
+bool builtin_limit(struct stream *s, const struct moe_kargs *a)
+{
+    const struct plan_kernel *k = ROW(s->rank->session->ir, plan_kernel, stream_instr(s)->kernel);
+    struct limit l = {.ids = a->p[LIMIT_IDS],
+                      .weights = a->p[LIMIT_WEIGHTS],
+                      .tokens = a->n[0],
+                      .choices = k->n[1],
+                      .places = places_of(k, a->n[0])};
+    memset(a->p[LIMIT_TAKEN], 0, (size_t)k->n[0] * sizeof(int32_t));
+    int64_t dropped = drop(&l, a->p[LIMIT_TAKEN]);
+    s->dropped += dropped;
+    for (int64_t t = 0; t < l.tokens && dropped && k->n[2]; t++)
+        normalise(&l, t, k->scale);
+    return true;
+}
