@@ -246,6 +246,7 @@ static bool build_pool(struct moe_session *session)
             return false;
         pool->workers[i].scratch = scratch + (64 - (uintptr_t)scratch % 64);
     }
+    pool->group = session->info->ranks;
     uint32_t order[MOE_MAX_STREAMS];
     for (uint32_t i = 0; i < session->streams_per_rank; i++) {
         uint32_t at = i;

@@ -51,13 +51,15 @@ static bool work_on(struct launch *launch, struct worker *w)
     return worked;
 }
 
-/// Works on the first launch that has units. `users` keeps a launch from being reused while a worker is between looking
-/// and taking.
+/// Works on the first launch that has units; of streams alike, on that of the worker's own rank first, so that ranks which
+/// share cores get on evenly and nobody waits for a peer that was served last. `users` keeps a launch from being reused
+/// while a worker is between looking and taking.
 static bool find_work(struct worker *w, bool urgent)
 {
     struct pool *pool = w->pool;
     for (uint32_t i = 0; i < pool->slot_count; i++) {
-        struct launch *launch = pool->slots[i];
+        uint32_t group = i / pool->group * pool->group;
+        struct launch *launch = pool->slots[group + (i - group + w->number) % pool->group];
         if (!atomic_load_explicit(&launch->active, memory_order_relaxed))
             continue;
         bool worked = false;

@@ -42,7 +42,7 @@ struct pool {
     uint32_t worker_count;
     uint32_t idle_spins;   // looks before an idle worker sleeps
     struct launch **slots; // one per stream, by descending priority
-    uint32_t slot_count;
+    uint32_t slot_count, group; // a group of slots: the same stream of every rank
     _Atomic uint32_t epoch; // bumped with every launch; futex
     _Atomic uint32_t sleepers;
     _Atomic uint32_t urgent; // urgent launches with units left
