@@ -354,7 +354,7 @@ static bool generate(struct compilation *c)
     char error[256];
     struct plan plan;
     if (!plan_open(&plan, c->result->image, c->result->image_bytes, false, error, sizeof error))
-        fatal(c->context, EXIT_BUG, "the plan does not validate: %s", error);
+        fatal(c->context, strcmp(error, PLAN_NO_MEMORY) ? EXIT_BUG : EXIT_SYSTEM, "the plan does not validate: %s", error);
     plan_close(&plan);
     pass_done(c, "plan");
     return true;

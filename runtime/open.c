@@ -71,7 +71,7 @@ void plan_use_kernels(struct moe_plan *plan, moe_kernel_fn *const *kernels)
 
 static moe_status finish(moe_plan *opened, bool good, const char *problem, moe_plan **plan)
 {
-    moe_status status = good ? map_code(opened) : open_fail(MOE_BAD_PLAN, "%s", problem);
+    moe_status status = good ? map_code(opened) : open_fail(strcmp(problem, PLAN_NO_MEMORY) ? MOE_BAD_PLAN : MOE_NO_MEMORY, "%s", problem);
     if (status != MOE_OK) {
         moe_plan_close(opened);
         return status;

@@ -158,7 +158,7 @@ bool plan_open(struct plan *plan, const void *image, size_t image_bytes, bool co
         return view_image(plan, image, image_bytes, error, size);
     plan->image = aligned_alloc(CODE_ALIGN, align_up(image_bytes + 1, CODE_ALIGN));
     if (!plan->image)
-        return refuse(plan, error, size, "out of memory");
+        return refuse(plan, error, size, PLAN_NO_MEMORY);
     memcpy(plan->image, image, image_bytes);
     plan->image_bytes = image_bytes;
     return view_image(plan, plan->image, image_bytes, error, size);

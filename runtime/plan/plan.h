@@ -50,6 +50,9 @@ static inline int64_t plan_param_blocks(const struct plan_param *param, int64_t 
 /// Serialises tables and code into one malloc'ed image. Returns false when memory is out.
 bool plan_write(const struct ir *ir, const void *code, size_t code_bytes, void **image, size_t *image_bytes);
 
+/// What is said of a plan that may be good but for which memory does not suffice.
+#define PLAN_NO_MEMORY "out of memory"
+
 /// Opens an image: validates magic, version, sizes, checksum, every reference and every size before anything is used
 /// (plan_validate). `image` is copied when `copy`, else must outlive the plan. False with a message on bad input.
 bool plan_open(struct plan *plan, const void *image, size_t image_bytes, bool copy, char *error, size_t size);

@@ -107,7 +107,7 @@ static bool check_message_streams(const struct walk *w)
     const struct ir *ir = w->c->ir;
     uint32_t *owner = malloc(((size_t)w->variant->exchanges.count + 1) * 3 * sizeof *owner);
     if (!owner)
-        return check_fail(w->c, "out of memory");
+        return check_fail(w->c, PLAN_NO_MEMORY);
     for (uint32_t i = 0; i < w->variant->exchanges.count * 3; i++)
         owner[i] = NONE;
     bool good = true;
@@ -145,7 +145,7 @@ static bool check_overlap(const struct walk *w)
     uint32_t count = 0;
     struct place *places = malloc(((size_t)w->variant->buffers.count + 1) * sizeof *places);
     if (!places)
-        return check_fail(w->c, "out of memory");
+        return check_fail(w->c, PLAN_NO_MEMORY);
     for (uint32_t i = 0; i < w->variant->buffers.count; i++) {
         const struct plan_extent *x = ROW(w->c->ir, plan_extent, w->program->extents.first + i);
         if (ROW(w->c->ir, plan_buffer, w->variant->buffers.first + i)->kind == buffer_kind_arena && x->bytes)
@@ -215,7 +215,7 @@ bool validate_program(const struct check *c, const struct plan_variant *v, const
         return check_fail(c, "rank %u: %u streams", p->rank, p->streams.count);
     struct usage *usage = calloc((size_t)v->buffers.count + 1, sizeof *usage);
     if (!usage)
-        return check_fail(c, "out of memory");
+        return check_fail(c, PLAN_NO_MEMORY);
     for (uint32_t i = 0; i < v->buffers.count; i++) {
         usage[i].row_dst_bytes = MOE_MAX_BYTES;
         for (int t = 0; t < TABLES_END; t++)

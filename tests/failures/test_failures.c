@@ -98,10 +98,10 @@ struct outcome {
     char text[600];
 };
 
-static struct outcome compile_it(bool check_only, void **image, size_t *bytes)
+static struct outcome compile_file(const struct driver_options *given, void **image, size_t *bytes)
 {
     struct context *context = calloc(1, sizeof *context);
-    struct driver_options options = {.file = source, .check_only = check_only, .out = stdout, .check = {.layer = -1}};
+    struct driver_options options = *given;
     struct driver_result *result = calloc(1, sizeof *result);
     struct outcome o = {false, false, ""};
     if (context && result) {
@@ -126,9 +126,35 @@ static struct outcome compile_it(bool check_only, void **image, size_t *bytes)
     return o;
 }
 
+static struct outcome compile_it(bool check_only, void **image, size_t *bytes)
+{
+    const struct driver_options options = {
+        .file = source, .check_only = check_only, .cpu_level = "v2", .out = stdout, .check = {.layer = -1}};
+    return compile_file(&options, image, bytes);
+}
+
 static struct outcome check_it(void)
 {
     return compile_it(true, NULL, NULL);
+}
+
+static struct outcome generate_it(void)
+{
+    void *image = NULL;
+    size_t bytes;
+    struct outcome o = compile_it(false, &image, &bytes);
+    free(image);
+    return o;
+}
+
+/// Pipelines that together lower to every instruction and exchange.
+static const char *lowered;
+
+static struct outcome lower_it(void)
+{
+    const struct driver_options options = {.file = "tests/fuzz/small.moe", .check_only = true, .out = stdout,
+                                           .check = {.layer = -1, .pipeline = lowered}};
+    return compile_file(&options, NULL, NULL);
 }
 
 static void *plan_image;
@@ -206,10 +232,11 @@ static struct outcome inspect_it(void)
     return o;
 }
 
-/// Lets each call of a kind fail once. A failure may also be tolerated; then the work is done all the same.
-static void fail_each(const char *name, enum fault_call call, struct outcome (*work)(void), uint64_t least)
+/// Lets each call of a kind, from the `first` on, fail once. A failure may also be tolerated; then the work is done all the
+/// same.
+static void fail_from(const char *name, enum fault_call call, struct outcome (*work)(void), uint64_t first, uint64_t least)
 {
-    uint64_t n = 0;
+    uint64_t n = first - 1;
     unsigned wrong = 0;
     for (bool failed = true; failed && n < MOST_FAULTS;) {
         fault_arm(call, ++n);
@@ -220,9 +247,21 @@ static void fail_each(const char *name, enum fault_call call, struct outcome (*w
         if (wrong++ < 5)
             fprintf(stderr, "%s, call %llu: %s\n", name, (unsigned long long)n, o.text);
     }
-    fprintf(stderr, "[%s: %llu] ", name, (unsigned long long)n - 1);
+    fprintf(stderr, "[%s: %llu] ", name, (unsigned long long)(n - first));
     CU_ASSERT_EQUAL(wrong, 0);
-    CU_ASSERT_TRUE(n > least && n < MOST_FAULTS);
+    CU_ASSERT_TRUE(n - first + 1 > least && n < MOST_FAULTS);
+}
+
+static void fail_each(const char *name, enum fault_call call, struct outcome (*work)(void), uint64_t least)
+{
+    fail_from(name, call, work, 1, least);
+}
+
+static uint64_t calls_of(enum fault_call call, struct outcome (*work)(void))
+{
+    fault_arm(call, 0);
+    CU_ASSERT_TRUE(work().fine);
+    return fault_disarm(NULL);
 }
 
 static void test_allocations(void)
@@ -230,6 +269,12 @@ static void test_allocations(void)
     write_inputs();
     fail_each("check", FAULT_ALLOC, check_it, 50);
     CU_ASSERT_TRUE_FATAL(compile_it(false, &plan_image, &plan_bytes).fine);
+    fail_from("generate", FAULT_ALLOC, generate_it, calls_of(FAULT_ALLOC, check_it), 5); // up to there they are the same
+    static const char *const pipelines[] = {"relayed", "gated"};
+    for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines; i++) {
+        lowered = pipelines[i];
+        fail_each(lowered, FAULT_ALLOC, lower_it, 50);
+    }
     fail_each("run", FAULT_ALLOC, run_it, 50);
     fail_each("write", FAULT_ALLOC, write_it, 1);
     fail_each("read", FAULT_ALLOC, read_it, 3);

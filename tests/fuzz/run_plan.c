@@ -9,6 +9,7 @@
 #include "runtime/exec/session.h"
 #include "runtime/open.h"
 #include "runtime/plan/kernels.h"
+#include "runtime/plan/messages.h"
 
 enum { KERNELS = 48, INSTRS = 4096, SMALL_BYTES = 1 << 22, RANKS = 16, TOKENS = 256, WIDTH = 4096 };
 
@@ -33,10 +34,11 @@ static int64_t size_of(int64_t dtype)
     return dtype > 0 && dtype < dtype_words_count ? dtype_bytes((uint32_t)dtype) : 0;
 }
 
-/// A row in a wire format: elements, then scales.
-static int64_t wire_size(int64_t dtype, int64_t width, int64_t block)
+/// One side of copy_rows: in blocks where the format has them.
+static int64_t side_size(const struct plan_kernel *k, int64_t dtype)
 {
-    return width * size_of(dtype) + (block > 0 ? (width + block - 1) / block * 4 : 0);
+    return size_of(dtype) ? moe_wire_bytes((uint32_t)dtype, k->n[0], dtype == dtype_fp8_e4m3 ? k->n[3] : 0, (uint32_t)k->n[4])
+                          : 0;
 }
 
 static void touch_param(const struct moe_kargs *a, const struct plan_instr *in, uint32_t arg)
@@ -66,12 +68,12 @@ static void touch_route(const struct moe_kargs *a, const struct plan_kernel *k, 
 
 static void touch_copies(const struct moe_kargs *a, const struct plan_kernel *k, int64_t begin, int64_t end)
 {
-    const struct moe_row_table *table = a->p[COPY_CONTROL];
+    const struct moe_row_table *table = (const struct moe_row_table *)a->p[COPY_CONTROL] + k->n[5];
+    int64_t from = side_size(k, k->n[1]), to = side_size(k, k->n[2]);
     for (int64_t i = begin; i < end; i++) {
-        int64_t from = wire_size(k->n[1], k->n[0], k->n[3]), to = wire_size(k->n[2], k->n[0], k->n[3]);
         read_bytes(table->src[i], from);
         memmove(table->dst[i], table->src[i], (size_t)(from < to ? from : to));
-        write_bytes((char *)table->dst[i] + from, to - from);
+        write_bytes((char *)table->dst[i] + (from < to ? from : to), to > from ? to - from : 0);
     }
 }
 
@@ -99,13 +101,25 @@ static void touch_down(const struct moe_kargs *a, const struct plan_kernel *k)
     }
 }
 
+/// The low bits of a reply's address say in which format it is.
+static void read_reply(const struct plan_kernel *k, const void *marked)
+{
+    uintptr_t mark = (uintptr_t)marked & 15;
+    const char *row = (const char *)marked - mark;
+    int64_t code = mark ? k->n[4 + mark] : 0;
+    if (!mark)
+        read_bytes(row, k->n[0] * size_of(k->n[1]));
+    else
+        read_bytes(row, moe_wire_bytes((uint32_t)(code & 0xff), k->n[0], code >> 16, (uint32_t)(code >> 8 & 0xff)));
+}
+
 static void touch_merge(const struct moe_kargs *a, const struct plan_kernel *k, int64_t begin, int64_t end)
 {
     const struct moe_bins_head *bins = a->p[MERGE_BINS];
     int64_t row = k->n[0] * size_of(k->n[2]);
     for (int64_t t = begin; t < end; t++) {
         for (int64_t m = bins->merge_first[t]; m < bins->merge_first[t + 1]; m++)
-            read_bytes(bins->merge_rows[m], k->n[0] * size_of(k->n[1]));
+            read_reply(k, bins->merge_rows[m]);
         if (k->n[3])
             read_bytes((const char *)a->p[MERGE_SUM] + t * 4 * k->n[0], 4 * k->n[0]);
         write_bytes((char *)a->p[MERGE_Y] + t * row, row);
