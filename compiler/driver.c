@@ -1,6 +1,7 @@
 // The table of contents of moecc: one call per arrow of the data flow. A stage that fails has queued its diagnostics;
 // `--emit=STAGE` stops after that stage's line. Debug builds run each representation's checker after the pass that made it.
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -257,6 +258,28 @@ static bool lower_uses(struct compilation *c, const struct ir *graph, bool singl
     return lower_choices(context, c->module, c->pipeline, variant, single, c->plan);
 }
 
+// Schedules that somebody compares: proven and predicted, no further.
+static bool study_uses(struct compilation *c, const struct ir *graph)
+{
+    const struct mod_pipeline pipeline = *ROW(c->module, mod_pipeline, c->pipeline);
+    uint32_t layers = (uint32_t)pipeline.repeat, most = c->options->study_layers;
+    bool fine = true;
+    for (uint32_t u = 0; u < pipeline.uses.count; u++) {
+        int64_t bound = bound_of_use(c, &pipeline, pipeline.uses.first + u);
+        struct ir *schedule = context_ir(c->context);
+        if (bound >= 0 && schedule_use(c, graph, pipeline.uses.first + u, most && layers > most ? most : layers, bound, schedule)) {
+            struct prediction *p = predict(c->context, &c->text, c->module, c->pipeline, graph, schedule);
+            struct driver_study study = {c->context, &c->text, c->module, graph, schedule, c->pipeline,
+                                         {.prediction = p, .serial = predict_serial(p), .peak_memory = NAN}};
+            c->options->study(c->options->study_user, &study);
+        } else {
+            fine = bound < 0 && fine;
+        }
+        ir_free(schedule);
+    }
+    return fine;
+}
+
 // What will really run is proven once more: instructions, semaphores, messages and bytes.
 static void verify_programs(struct compilation *c)
 {
@@ -382,6 +405,8 @@ static void compile_pipeline(struct compilation *c)
     pass_done(c, "graph");
     if (emitted(c, "graph"))
         ir_print(graph, c->options->out);
+    else if (c->options->study)
+        study_uses(c, graph);
     else if (lower(c, graph) && !emitted(c, "schedule")) {
         verify_ir(c, c->plan, "lowering", NULL);
         if (emitted(c, "program"))
@@ -422,7 +447,7 @@ static void compile_stages(struct compilation *c)
         check_own_schedules(c);
     for (uint32_t i = 0; i < c->pipelines.count && !emitted(c, "module"); i++) {
         c->pipeline = c->pipelines.first + i;
-        if (check_own_schedules(c))
+        if (c->options->study || check_own_schedules(c))
             compile_pipeline(c);
     }
 }

@@ -2,8 +2,17 @@
 #ifndef MOECC_DRIVER_H
 #define MOECC_DRIVER_H
 
-#include "compiler/check/module.h"
 #include "compiler/codegen/cuda/host.h"
+#include "compiler/simulate/simulate.h"
+
+/// A proven schedule of a pipeline and what is predicted for it, for whoever compares schedules (compiler/tune).
+struct driver_study {
+    struct context *context;
+    const struct program_text *text;
+    const struct ir *module, *graph, *schedule;
+    uint32_t pipeline;
+    struct figures figures;     // no peak_memory: nothing is lowered
+};
 
 struct driver_options {
     const char *file;
@@ -14,6 +23,9 @@ struct driver_options {
     bool simulate, json;        // `moecc simulate`: print each schedule's prediction to `out`
     struct host_options cuda_host; // how CUDA kernels run on the CPU
     const char *trace;          // and write that of the schedule at the bound here; NULL: nowhere
+    void (*study)(void *user, const struct driver_study *study); // called for each schedule; nothing is lowered then
+    void *study_user;
+    uint32_t study_layers;      // at most so many layers of a step; 0: all
     bool time_passes;           // a line a pass on stderr
     FILE *out;
 };

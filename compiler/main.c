@@ -11,6 +11,7 @@
 #include "compiler/import/import.h"
 #include "compiler/plan/build.h"
 #include "compiler/simulate/compare.h"
+#include "compiler/tune/tune.h"
 #include "runtime/cli/cli.h"
 #include "runtime/moe.h"
 #include "runtime/open.h"
@@ -277,6 +278,16 @@ static enum exit_code command_simulate(struct context *context, struct command_l
     return code;
 }
 
+static enum exit_code command_tune(struct context *context, struct command_line *line)
+{
+    enum exit_code code = one_file(line, "tune");
+    if (code)
+        return code;
+    struct tune_options options = {.driver = line->driver, .confirm = 3, .progress = isatty(2) && !line->quiet, .out = stdout};
+    struct tune_result result;
+    return tune(context, &options, &result);
+}
+
 static enum exit_code compile_plan(struct context *context, struct command_line *line, struct driver_result *result)
 {
     enum exit_code code = compile(context, &line->driver, result);
@@ -506,7 +517,7 @@ static const struct command commands[] = {
     {"simulate", "FILE", "predicted timeline per schedule: text, --json, --trace T.json", command_simulate, false},
     {"compare", "A.json B.json", "two traces, predicted or measured: ratios per stage, where they part; -o BOTH.json",
      command_compare, false},
-    {"tune", "FILE", "search knobs and schedules (not built yet)", NULL, false},
+    {"tune", "FILE", "search knobs, schedules and orders; a ranked table and the winner's text", command_tune, false},
     {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false},
     {"calibrate", "", "measure this machine (not built yet)", NULL, false},
     {"import", "DIR|config.json", "a `.moe` file for a Hugging Face checkpoint, on stdout", command_import, false},

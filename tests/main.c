@@ -15,6 +15,7 @@
     S(events)     \
     S(wire)       \
     S(simulate)   \
+    S(tune)       \
     S(externs)    \
     S(skew)       \
     S(codegen)    \

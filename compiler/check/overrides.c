@@ -126,6 +126,19 @@ static bool load_schedules(struct checker *checker, struct program_text *program
     return checker->context->error_count == before;
 }
 
+/// Does the root file itself define the schedule that a use names?
+static bool is_own(const struct checker *checker, node_id use)
+{
+    struct path path;
+    node_id root = checker->program->units[checker->program->unit_count - 1].root;
+    if (!path_of(checker, node_of(checker, use)->slot[0], &path) || path.count != 1)
+        return false;
+    EACH_NODE(&checker->program->ast, id, node_of(checker, root)->slot[0])
+        if (node_of(checker, id)->kind == NODE_SCHEDULE && node_of(checker, id)->text == path.name[0])
+            return true;
+    return false;
+}
+
 static bool override_schedule(struct checker *checker, struct program_text *program, const char *text)
 {
     uint32_t file;
@@ -134,7 +147,7 @@ static bool override_schedule(struct checker *checker, struct program_text *prog
     if (!use || node_of(checker, use)->kind != NODE_USE || node_of(checker, use)->next || node_of(checker, use)->slot[2])
         return refuse_option(checker, file, "not one schedule", "ladder(n: 4)");
     checker->override_use = use;
-    return load_schedules(checker, program);
+    return is_own(checker, use) || load_schedules(checker, program);
 }
 
 bool apply_overrides(struct checker *checker, struct program_text *program)

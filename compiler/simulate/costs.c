@@ -267,6 +267,22 @@ static void bind_sizes(struct formula *f)
     }
 }
 
+static double param_bytes(const struct model *m, const struct mod_param *param)
+{
+    double bytes = format_bytes(m, param->format);
+    for (uint32_t d = 0; d < param->ndims; d++)
+        bytes *= (double)param->dims[d];
+    return bytes;
+}
+
+double layer_weight_bytes(const struct model *m)
+{
+    double bytes = 0;
+    for (uint32_t i = 0; i < m->layer->params.count; i++)
+        bytes += param_bytes(m, ROW(m->module, mod_param, m->layer->params.first + i));
+    return bytes;
+}
+
 /// Bytes of the weights that a call reads on this kind of rank: of experts, those that some row needs.
 static double weight_bytes(const struct formula *f)
 {
@@ -279,14 +295,10 @@ static double weight_bytes(const struct formula *f)
         if (arg->param == NONE)
             continue;
         const struct mod_param *param = ROW(m->module, mod_param, arg->param);
-        double elements = 1;
-        for (uint32_t d = 0; d < param->ndims; d++)
-            elements *= (double)param->dims[d];
-        if (routed && param->ndims == 3 && param->dims[0] > 0) {
-            double rows = pairs(f, ROW(m->module, mod_value, first->value));
-            elements *= fmin(owned_in_wave(f), rows) / (double)param->dims[0];
-        }
-        bytes += elements * format_bytes(m, param->format);
+        double share = 1;
+        if (routed && param->ndims == 3 && param->dims[0] > 0)
+            share = fmin(owned_in_wave(f), pairs(f, ROW(m->module, mod_value, first->value))) / (double)param->dims[0];
+        bytes += share * param_bytes(m, param);
     }
     return bytes;
 }

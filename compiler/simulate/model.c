@@ -364,3 +364,23 @@ struct prediction *predict_serial(const struct prediction *like)
     p->schedule = NULL;
     return p;
 }
+
+double predict_alone(const struct prediction *like, double *weights)
+{
+    struct model m = like->model;
+    double slowest = 0;
+    uint32_t kind_of = 0;
+    int64_t owned = ROW(m.module, mod_placement, m.pipeline->placement)->owners.count;
+    m.ranks = 1;
+    m.axes = 0;
+    m.kind_of = &kind_of;
+    m.owned_of = &owned;
+    m.kind_count = 1;
+    for (uint32_t kind = 0; kind < like->model.kind_count; kind++) {
+        m.kinds[0] = (struct rank_kind){.device = like->model.kinds[kind].device, .owned = owned, .count = 1};
+        struct prediction alone = {.model = m, .bound = like->bound, .layers = like->layers};
+        slowest = fmax(slowest, predict_serial(&alone)->events.end);
+    }
+    *weights = layer_weight_bytes(&m) * (double)m.pipeline->repeat;
+    return slowest;
+}

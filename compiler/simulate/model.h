@@ -75,6 +75,8 @@ struct task_cost cost_of_task(const struct model *model, uint32_t task, uint32_t
                               uint32_t waves);
 /// ns on a share of the device's SMs.
 double cost_time(const struct model *model, const struct task_cost *cost, uint32_t kind, double share);
+/// Bytes of all parameters of the layer, every expert's.
+double layer_weight_bytes(const struct model *model);
 bool routing_of_task(const struct model *model, uint32_t task, struct routing *routing);
 /// Bytes of a row of the task's messages over an axis, with its scales and, in a dispatch, ids and weights.
 double row_bytes(const struct model *model, uint32_t task, uint32_t axis);
@@ -135,6 +137,5 @@ struct bounds bounds_of(const struct prediction *p, double combine_scale);
 
 /// Lines of text, each ending in a newline: a line per stream of one kind of rank, and one of what is exposed.
 const char *draw_timeline(const struct prediction *p, uint32_t kind, uint32_t columns, bool one_layer);
-const char *time_text(struct context *context, double ns);
 
 #endif

@@ -18,6 +18,13 @@ struct forecast forecast_make(struct context *context, const struct program_text
 /// The same step with no overlap at all: every task after the one before it. Allocates its own schedule.
 struct prediction *predict_serial(const struct prediction *like);
 
+/// The ns of that step where every rank holds all experts and computes its own tokens: no message is sent. On the slowest
+/// device of the cluster; `weights`: the bytes that a rank then holds.
+double predict_alone(const struct prediction *like, double *weights);
+
+/// `4.31ms`
+const char *time_text(struct context *context, double ns);
+
 /// What a metric's argument names.
 struct metric_argument {
     const char *stream;         // bubble

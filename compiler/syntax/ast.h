@@ -68,6 +68,9 @@ struct program_text {
 /// Parses `path` and, following `import`, all it needs: std.* from the embedded library, "x.moe" relative to the importing
 /// file, JSON files are left to the checker. Circles and missing files are diagnosed at the import. False on errors.
 bool load_program(struct context *context, struct program_text *program, const char *path);
+/// A path without "./" and "folder/../": under this name load_program knows a file, and takes a text that was added with it
+/// (add_source) instead of the file on disk.
+const char *source_path(struct context *context, const char *path);
 /// The file that an import node of `importing` leads to (already loaded), or NONE.
 uint32_t import_target(struct context *context, const struct program_text *program, uint32_t importing, node_id import);
 

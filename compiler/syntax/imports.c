@@ -30,7 +30,7 @@ static bool ends_in(const char *text, const char *end)
 }
 
 /// Takes "./" and "folder/../" out of a path, so that one file has one name however it is reached.
-static const char *plain_path(struct context *context, const char *path)
+const char *source_path(struct context *context, const char *path)
 {
     size_t length = strlen(path), used = 0, floor = path[0] == '/';
     char *plain = context_alloc(context, length + 2);
@@ -61,8 +61,8 @@ static const char *beside(struct context *context, const char *importing, const 
 {
     const char *slash = strrchr(importing, '/');
     if (!slash || path[0] == '/')
-        return plain_path(context, path);
-    return plain_path(context, context_printf(context, "%.*s/%s", (int)(slash - importing), importing, path));
+        return source_path(context, path);
+    return source_path(context, context_printf(context, "%.*s/%s", (int)(slash - importing), importing, path));
 }
 
 /// The path of a module in the library: "std/ops.moe".
@@ -242,7 +242,7 @@ bool load_program(struct context *context, struct program_text *program, const c
 {
     uint32_t errors = context->error_count;
     struct loader loader = {.context = context, .program = program};
-    const char *plain = plain_path(context, path);
+    const char *plain = source_path(context, path);
     uint32_t file = find_file(context, path, false); // an editor's text, added before, goes before the file on disk
     if (file == NONE)
         file = add_file(context, path);

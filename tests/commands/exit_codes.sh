@@ -25,7 +25,7 @@ $m run examples/wire_formats.moe --tokens 64 2>/dev/null |
     grep -q "^dispatch: [0-9]* rows in blocks, loss by relative L2 2.[0-9]* %, by 1 - cosine 0.03[0-9]* %" ||
     { echo "no loss printed"; wrong=1; }
 expect 0 "" $m simulate examples/hello.moe
-expect 2 "not built yet" $m tune examples/hello.moe
+expect 2 "not built yet" $m lsp
 expect 2 "unknown command" $m frobnicate
 expect 2 "unknown option" $m check --frobnicate examples/hello.moe
 expect 2 "takes one file" $m check

@@ -48,7 +48,7 @@ static const char program[] =
     "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: y = combine(yd, r);\n    yield y;\n}\n%s"
     "pipeline main { layer = moe; cluster = four; placement = one_each; target = %s;\n%s\n}\n";
 
-struct simulated simulate_source(const char *text, bool simulate)
+static struct simulated simulate_temporary(const char *text, const char *schedule, bool simulate)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/simulate_%ld.moe", (long)getpid());
@@ -57,10 +57,13 @@ struct simulated simulate_source(const char *text, bool simulate)
         fputs(text, file);
         fclose(file);
     }
-    struct simulated o = simulate_file(path, NULL, simulate);
+    struct simulated o = simulate_file(path, schedule, simulate);
     unlink(path);
     return o;
 }
+
+struct simulated simulate_source(const char *text, bool simulate) { return simulate_temporary(text, NULL, simulate); }
+struct simulated simulate_source_with(const char *text, const char *schedule) { return simulate_temporary(text, schedule, true); }
 
 struct simulated simulate_setting(const struct setting *s, bool simulate)
 {

@@ -20,6 +20,7 @@ struct setting {
     const char *members;                 // of the pipeline
 };
 struct simulated simulate_source(const char *text, bool simulate);
+struct simulated simulate_source_with(const char *text, const char *schedule);
 struct simulated simulate_setting(const struct setting *setting, bool simulate);
 struct simulated simulate_text(const char *bandwidth, const char *items, const char *members, bool simulate);
 void simulated_free(struct simulated *o);
