@@ -179,7 +179,7 @@ fuzz-cover fuzz-smoke:
 
 # What overlap is worth with emulated links, against its bounds.
 SCHEDULE_BENCH_SRC := $(wildcard tests/bench/schedules/*.c)
-$(B)/moe-bench-overlap: $(call obj,$(SCHEDULE_BENCH_SRC) tests/bench/probe.c) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+$(B)/moe-bench-overlap: $(call obj,$(SCHEDULE_BENCH_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 

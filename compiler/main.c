@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "compiler/calibrate/calibrate.h"
 #include "compiler/codegen/cpu/cpu.h"
 #include "compiler/driver.h"
 #include "compiler/explain/explain.h"
@@ -507,6 +508,22 @@ static enum exit_code command_compare(struct context *context, struct command_li
     return compare_traces(context, line->operands[0], line->operands[1], line->output, stdout);
 }
 
+static enum exit_code command_calibrate(struct context *context, struct command_line *line)
+{
+    if (line->operand_count)
+        return usage_error("`%s` takes no file", "calibrate");
+    FILE *out = line->output ? fopen(line->output, "w") : stdout;
+    if (!out)
+        fatal(context, EXIT_SYSTEM, "%s: %s", line->output, strerror(errno));
+    calibrate(context, line->driver.check.ranks, isatty(2) && !line->quiet, out);
+    bool written = fflush(out) == 0;
+    if (line->output)
+        written = fclose(out) == 0 && written;
+    if (!written)
+        fatal(context, EXIT_SYSTEM, "%s: %s", line->output ? line->output : "standard output", strerror(errno));
+    return EXIT_FINE;
+}
+
 static const struct command commands[] = {
     {"check", "FILE", "parse, check, schedule, prove; silent on success but for a line on stderr", command_check, false},
     {"run", "FILE", "compile in memory and execute", command_run, true},
@@ -519,7 +536,7 @@ static const struct command commands[] = {
      command_compare, false},
     {"tune", "FILE", "search knobs, schedules and orders; a ranked table and the winner's text", command_tune, false},
     {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false},
-    {"calibrate", "", "measure this machine (not built yet)", NULL, false},
+    {"calibrate", "[--ranks N]", "measure this machine: a `device` and a `cluster` block, on stdout or -o FILE", command_calibrate, false},
     {"import", "DIR|config.json", "a `.moe` file for a Hugging Face checkpoint, on stdout", command_import, false},
     {"lsp", "", "language server (not built yet)", NULL, false},
     {NULL, NULL, NULL, NULL, false},

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/bench/probe.h"
+#include "compiler/calibrate/probe.h"
 
 static double now(void)
 {

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/bench/probe.h"
+#include "compiler/calibrate/probe.h"
 #include "tests/bench/schedules/subject.h"
 
 enum { MOST = 4, MOST_ROUNDS = 64 };

@@ -1,7 +1,7 @@
 // What this machine can do at the moment: peak FLOP/s and read bandwidth, measured on the same number of threads as the
 // code under test and beside it, because shared machines drift.
-#ifndef MOE_TEST_PROBE_H
-#define MOE_TEST_PROBE_H
+#ifndef MOECC_PROBE_H
+#define MOECC_PROBE_H
 
 #include <stdint.h>
 

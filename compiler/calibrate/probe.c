@@ -1,5 +1,5 @@
 // Peak and bandwidth probes: independent chains in registers, and a sum over a large block.
-#include "tests/bench/probe.h"
+#include "compiler/calibrate/probe.h"
 
 #include <pthread.h>
 #include <stdlib.h>
