@@ -19,6 +19,8 @@ struct compilation {
     struct driver_result *result;
     struct program_text text;
     struct ir *module, *plan;
+    const char *cpu_level;      // the one at hand; NULL: this machine's best
+    bool again;                 // this pipeline has been compiled for another level: what there is to say is said
     struct rows pipelines;      // the chosen ones; more than one for `check` alone
     uint32_t pipeline;          // the one at hand; NONE: the file has none
     struct timespec pass_start;
@@ -248,7 +250,7 @@ static bool lower_uses(struct compilation *c, const struct ir *graph, bool singl
             ir_print(schedule, c->options->out);
         } else if (runs) {
             variant[u] = lower_schedule(context, &c->text, c->module, c->pipeline, graph, schedule, c->plan);
-            fine = variant[u] != NONE && (single || simulate_use(c, graph, use, schedule, variant[u])) && fine;
+            fine = variant[u] != NONE && (single || c->again || simulate_use(c, graph, use, schedule, variant[u])) && fine;
         }
         ir_free(schedule);
         pass_done(c, "schedule");
@@ -288,14 +290,14 @@ static void verify_programs(struct compilation *c)
         if (!program_verify(c->context, c->plan, v, error, sizeof error))
             fatal(c->context, EXIT_BUG, "the lowered schedule `%s` is not safe: %s",
                   ir_text(c->plan, ROW(c->plan, plan_variant, v)->name), error);
-    c->result->instructions += COUNT(c->plan, plan_instr);
+    c->result->instructions += c->again ? 0 : COUNT(c->plan, plan_instr);
     pass_done(c, "verify");
 }
 
 static bool lower(struct compilation *c, const struct ir *graph)
 {
     bool alone = c->options->check.deployed && ROW(c->module, mod_pipeline, c->pipeline)->repeat > 1;
-    bool fine = lower_begin(c->context, &c->text, c->module, c->pipeline, c->options->cpu_level, c->plan) &&
+    bool fine = lower_begin(c->context, &c->text, c->module, c->pipeline, c->cpu_level, c->plan) &&
                 lower_uses(c, graph, false) && (!alone || lower_uses(c, graph, true));
     if (fine && !emitted(c, "schedule"))
         verify_programs(c);
@@ -363,7 +365,7 @@ static bool generate(struct compilation *c)
     void *code = NULL;
     size_t code_bytes = 0;
     bool cuda = ROW(c->module, mod_pipeline, c->pipeline)->target == target_cuda;
-    if (!(cuda ? generate_cuda(c) : codegen_cpu(c->context, c->plan, c->options->cpu_level, &code, &code_bytes))) {
+    if (!(cuda ? generate_cuda(c) : codegen_cpu(c->context, c->plan, c->cpu_level, &code, &code_bytes))) {
         if (!c->context->error_count)
             fatal(c->context, EXIT_BUG, "code generation failed without saying why");
         return false;
@@ -390,14 +392,38 @@ static void print_sources(struct compilation *c)
         cuda_print(&sources, c->options->out);
 }
 
+static void new_plan(struct compilation *c)
+{
+    ir_free(c->plan); // of what was compiled before
+    context_ir_init(c->context, c->plan, &plan_ir);
+}
+
+/// Code for what has been lowered; then, where several levels are asked for, lowered and generated again for each of the
+/// others: layouts, and with them buffers, are a level's own.
+static bool generate_levels(struct compilation *c, const struct ir *graph)
+{
+    const char *const *levels = c->options->levels;
+    bool fine = generate(c);
+    for (uint32_t i = 0; fine && levels && levels[i]; i++) {
+        if (i > 0) {
+            new_plan(c);
+            c->cpu_level = levels[i];
+            c->again = true;
+            fine = lower(c, graph) && generate(c);
+        }
+        c->result->images[i] = (struct driver_image){c->result->image, c->result->image_bytes};
+        c->result->image = NULL;
+    }
+    return fine;
+}
+
 static void compile_pipeline(struct compilation *c)
 {
     const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
     c->result->pipeline = context_printf(c->context, "%s%s%s", c->result->pipeline ? c->result->pipeline : "",
                                          c->result->pipeline ? ", " : "", ir_text(c->module, pipeline->name));
     c->result->pipelines++;
-    ir_free(c->plan); // of the pipeline before
-    context_ir_init(c->context, c->plan, &plan_ir);
+    new_plan(c);
     struct ir *graph = context_ir(c->context);
     if (!build_graph(c->context, &c->text, c->module, pipeline->layer, graph))
         return;
@@ -412,10 +438,10 @@ static void compile_pipeline(struct compilation *c)
         if (emitted(c, "program"))
             ir_print(c->plan, c->options->out);
         else if (emitted(c, "llvm"))
-            codegen_cpu_print(c->context, c->plan, c->options->cpu_level, c->options->out);
+            codegen_cpu_print(c->context, c->plan, c->cpu_level, c->options->out);
         else if (emitted(c, "cuda"))
             print_sources(c);
-        else if (!c->options->check_only && generate(c) && emitted(c, "plan")) {
+        else if (!c->options->check_only && generate_levels(c, graph) && emitted(c, "plan")) {
             ir_print(c->plan, c->options->out);
             free(c->result->image); // printed, not run
             c->result->image = NULL;
@@ -460,6 +486,7 @@ enum exit_code compile(struct context *context, const struct driver_options *opt
     require_readable(context, options->file);
     struct compilation *c = context_alloc(context, sizeof *c);
     *c = (struct compilation){.context = context, .options = options, .result = result, .pipeline = NONE, .pass_start = start};
+    c->cpu_level = options->levels ? options->levels[0] : options->cpu_level;
     c->module = context_ir(context);
     c->plan = context_ir(context);
     context_ir_init(context, c->module, &module_ir);

@@ -14,10 +14,13 @@ struct driver_study {
     struct figures figures;     // no peak_memory: nothing is lowered
 };
 
+enum { DRIVER_LEVELS = 4 };
+
 struct driver_options {
     const char *file;
     struct check_options check;
     const char *cpu_level;      // NULL: this machine's best
+    const char *const *levels;  // code for each of these CPU levels, ended by NULL, instead of that one; NULL: none
     const char *emit;           // stop after this stage and print it to `out`; NULL: go on
     bool check_only;            // stop after the proof of the lowered programs: no native code
     bool simulate, json;        // `moecc simulate`: print each schedule's prediction to `out`
@@ -35,6 +38,10 @@ struct driver_result {
     void *image;                // malloc'ed plan file image; NULL when emit or check_only stopped before
     size_t image_bytes;
     moe_kernel_fn **kernels;    // malloc'ed: CUDA kernels built for the CPU, one a plan_kernel; NULL: none were asked for
+    struct driver_image {
+        void *bytes;
+        size_t size;
+    } images[DRIVER_LEVELS];    // for options.levels instead, in their order
     const char *pipeline;       // NULL: a library file; of several: their names
     uint32_t pipelines, schedules, instances, waits, instructions;
     double seconds;

@@ -60,7 +60,7 @@ static void print_help(void)
            "  -D tokens=2048                replace the value of a dim\n"
            "  --ranks N                     resize a cluster of one axis\n"
            "  --layer L                     one checkpoint layer alone\n"
-           "  --cpu-level v2|v3|v4|bf16|amx force a level of kernels; neon: for aarch64\n"
+           "  --cpu-level v2|v3|v4|bf16|amx one level of kernels (`build` else has all of x86-64); neon: aarch64\n"
            "  --carrier FILE                `build` for another machine: the moe-stub (or libmoe.so) made for it\n"
            "  --target cpu|sim|cuda:CHIPS   instead of the pipeline's target; cuda:sm_80,host: run by the CPU\n"
            "  --cluster hgx8|FILE.moe:NAME  what `import` writes for; without it: this machine\n"
@@ -391,6 +391,12 @@ static bool choose_carrier(struct context *context, const struct command_line *l
                                      cpu_level_machine(line->driver.cpu_level));
 }
 
+static void free_images(struct driver_result *result)
+{
+    for (size_t i = 0; i < DRIVER_LEVELS; i++)
+        free(result->images[i].bytes);
+}
+
 static enum exit_code command_build(struct context *context, struct command_line *line)
 {
     enum exit_code code = one_file(line, "build");
@@ -400,20 +406,29 @@ static enum exit_code command_build(struct context *context, struct command_line
         return usage_error("%s: name the result with -o", "build");
     struct driver_result result;
     line->driver.check.deployed = true;
+    const char *const *levels = line->driver.cpu_level ? (const char *const[]){line->driver.cpu_level, NULL}
+                                                       : cpu_levels_of_build();
+    line->driver.levels = line->driver.emit ? NULL : levels;
     code = compile_plan(context, line, &result);
-    if (code || !result.image)
+    if (code || !result.images[0].bytes) {
+        free_images(&result);
         return code;
+    }
     const char *conflict = output_conflict(context, line);
     if (conflict) {
-        free(result.image);
+        free_images(&result);
         return usage_error(context_printf(context, "%s: %s", "%s", conflict), line->output);
     }
-    size_t bytes;
+    struct carried_plan plans[DRIVER_LEVELS];
+    size_t bytes, count = 0;
+    for (; levels[count]; count++)
+        plans[count] = (struct carried_plan){result.images[count].bytes, result.images[count].size,
+                                             cpu_level_name(levels[count])};
     const char *carrier;
     bool written = choose_carrier(context, line, &carrier, &bytes) &&
-                   (line->library ? write_library(context, carrier, bytes, result.image, result.image_bytes, line->output)
-                                  : write_executable(context, carrier, bytes, result.image, result.image_bytes, line->output));
-    free(result.image);
+                   (line->library ? write_library(context, carrier, bytes, plans, count, line->output)
+                                  : write_executable(context, carrier, bytes, plans, count, line->output));
+    free_images(&result);
     if (!written)
         fprintf(stderr, "moecc: %s\n", context->fatal_message);
     return written ? EXIT_FINE : EXIT_SYSTEM;
@@ -460,7 +475,7 @@ static enum exit_code command_inspect(struct context *context, struct command_li
         return code;
     char error[512];
     struct plan plan;
-    if (!plan_open_file(&plan, line->driver.file, error, sizeof error)) {
+    if (!plan_open_file(&plan, line->driver.file, cpu_level_runs_here, error, sizeof error)) {
         fprintf(stderr, "moecc: %s\n", error); // which names the file
         return access(line->driver.file, R_OK) ? EXIT_SYSTEM : EXIT_INPUT;
     }

@@ -88,7 +88,7 @@ moe_status moe_plan_open(const char *path, moe_plan **plan)
     if (!opened)
         return open_fail(MOE_NO_MEMORY, "out of memory");
     char problem[512] = "";
-    return finish(opened, plan_open_file(&opened->plan, path, problem, sizeof problem), problem, plan);
+    return finish(opened, plan_open_file(&opened->plan, path, machine_runs, problem, sizeof problem), problem, plan);
 }
 
 moe_status moe_plan_from_memory(const void *bytes, size_t size, moe_plan **plan)

@@ -1,5 +1,5 @@
-// Executables and libraries that carry their plan: the stub's bytes, the plan behind them, a trailer that says where it
-// is. The runtime finds it there (plan_open_file). Files are written as runtime/output.h says.
+// Executables and libraries that carry their plan: the stub's bytes, behind them the plan for each CPU level with a trailer
+// that says where it is. The runtime finds it there (plan_open_file). Files are written as runtime/output.h says.
 #include "compiler/plan/build.h"
 
 #include <ctype.h>
@@ -37,14 +37,25 @@ static bool write_pieces(struct context *context, const char *path, const struct
     return output_end(&out, fine) || fail(context, path, strerror(errno));
 }
 
-static bool write_carrier(struct context *context, const struct piece *carrier, const void *plan, size_t plan_size,
-                          const char *path)
+static bool write_carrier(struct context *context, const struct piece *carrier, const struct carried_plan *plans,
+                          size_t count, const char *path)
 {
     static const char zeros[CARRIER_ALIGN];
-    size_t gap = (CARRIER_ALIGN - carrier->size % CARRIER_ALIGN) % CARRIER_ALIGN;
-    struct plan_trailer trailer = {.plan_offset = carrier->size + gap, .plan_bytes = plan_size, .magic = PLAN_MAGIC};
-    struct piece pieces[] = {*carrier, {zeros, gap}, {plan, plan_size}, {&trailer, sizeof trailer}};
-    return write_pieces(context, path, pieces, sizeof pieces / sizeof *pieces, 0777);
+    struct piece *pieces = context_alloc(context, (1 + 3 * count) * sizeof *pieces);
+    struct plan_trailer *trailers = context_alloc(context, count * sizeof *trailers);
+    size_t at = carrier->size;
+    pieces[0] = *carrier;
+    for (size_t i = 0; i < count; i++) {
+        size_t gap = (CARRIER_ALIGN - at % CARRIER_ALIGN) % CARRIER_ALIGN;
+        trailers[i] = (struct plan_trailer){
+            .plan_offset = at + gap, .plan_bytes = plans[i].bytes, .before = i ? at : 0, .magic = PLAN_MAGIC};
+        snprintf(trailers[i].cpu_level, sizeof trailers[i].cpu_level, "%s", plans[i].cpu_level);
+        pieces[3 * i + 1] = (struct piece){zeros, gap};
+        pieces[3 * i + 2] = (struct piece){plans[i].image, plans[i].bytes};
+        pieces[3 * i + 3] = (struct piece){&trailers[i], sizeof *trailers};
+        at += gap + plans[i].bytes + sizeof *trailers;
+    }
+    return write_pieces(context, path, pieces, 1 + 3 * count, 0777);
 }
 
 static const char *machine_name(unsigned machine)
@@ -64,11 +75,11 @@ bool carrier_fits(struct context *context, const char *path, const void *carrier
                                               ": name one with --carrier"));
 }
 
-bool write_executable(struct context *context, const void *stub, size_t stub_size, const void *plan, size_t plan_size,
-                      const char *path)
+bool write_executable(struct context *context, const void *stub, size_t stub_size, const struct carried_plan *plans,
+                      size_t count, const char *path)
 {
     struct piece carrier = {stub, stub_size};
-    return stub ? write_carrier(context, &carrier, plan, plan_size, path)
+    return stub ? write_carrier(context, &carrier, plans, count, path)
                 : fail(context, path, "this moecc was built without the stub of executables");
 }
 
@@ -168,19 +179,19 @@ static const void *name_library(struct context *context, const void *library, si
     return named;
 }
 
-bool write_library(struct context *context, const void *library, size_t library_size, const void *plan,
-                   size_t plan_size, const char *path)
+bool write_library(struct context *context, const void *library, size_t library_size, const struct carried_plan *plans,
+                   size_t count, const char *path)
 {
     library = name_library(context, library, library_size, path);
     if (!library)
         return false;
     struct plan opened;
     char error[128];
-    if (!plan_open(&opened, plan, plan_size, false, error, sizeof error))
+    if (!plan_open(&opened, plans[0].image, plans[0].bytes, false, error, sizeof error))
         return fail(context, path, error);
     const char *text = header_text(context, &opened.ir, base_name(path));
     plan_close(&opened);
     struct piece carrier = {library, library_size}, header = {text, strlen(text)};
-    return write_carrier(context, &carrier, plan, plan_size, path) &&
+    return write_carrier(context, &carrier, plans, count, path) &&
            write_pieces(context, library_header_path(context, path), &header, 1, 0666);
 }

@@ -164,26 +164,38 @@ bool plan_open(struct plan *plan, const void *image, size_t image_bytes, bool co
     return view_image(plan, plan->image, image_bytes, error, size);
 }
 
-/// Where the plan lies in a mapped file: all of it, or what a trailer at its end says.
-static bool find_plan(const uint8_t *file, size_t bytes, size_t *offset, size_t *length)
+/// The trailer that ends at `end`: what it says lies before it, and so does the one it names.
+static bool read_trailer(const uint8_t *file, size_t end, struct plan_trailer *trailer)
 {
-    struct plan_trailer trailer;
+    if (end < sizeof *trailer)
+        return false;
+    end -= sizeof *trailer;
+    memcpy(trailer, file + end, sizeof *trailer);
+    return !memcmp(trailer->magic, PLAN_MAGIC, sizeof trailer->magic) && trailer->plan_offset <= end &&
+           trailer->plan_bytes <= end - trailer->plan_offset && trailer->before <= trailer->plan_offset &&
+           memchr(trailer->cpu_level, 0, sizeof trailer->cpu_level);
+}
+
+/// Where the plan lies in a mapped file: all of it, or what a trailer says.
+static bool find_plan(const uint8_t *file, size_t bytes, bool (*runs)(const char *), size_t *offset, size_t *length)
+{
     *offset = 0;
     *length = bytes;
     if (bytes >= 8 && !memcmp(file, PLAN_MAGIC, 8))
         return true;
-    if (bytes < sizeof trailer)
+    struct plan_trailer chosen, trailer;
+    if (!read_trailer(file, bytes, &chosen))
         return false;
-    memcpy(&trailer, file + bytes - sizeof trailer, sizeof trailer);
-    if (memcmp(trailer.magic, PLAN_MAGIC, sizeof trailer.magic) || trailer.plan_offset > bytes ||
-        trailer.plan_bytes > bytes - trailer.plan_offset)
-        return false;
-    *offset = trailer.plan_offset;
-    *length = trailer.plan_bytes;
+    trailer = chosen;
+    while (runs && !runs(trailer.cpu_level) && trailer.before && read_trailer(file, trailer.before, &trailer))
+        if (runs(trailer.cpu_level))
+            chosen = trailer;
+    *offset = chosen.plan_offset;
+    *length = chosen.plan_bytes;
     return true;
 }
 
-bool plan_open_file(struct plan *plan, const char *path, char *error, size_t size)
+bool plan_open_file(struct plan *plan, const char *path, bool (*runs)(const char *cpu_level), char *error, size_t size)
 {
     *plan = (struct plan){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -202,7 +214,7 @@ bool plan_open_file(struct plan *plan, const char *path, char *error, size_t siz
         return false;
     }
     size_t offset, length;
-    if (!find_plan(map, bytes, &offset, &length)) {
+    if (!find_plan(map, bytes, runs, &offset, &length)) {
         munmap(map, bytes);
         snprintf(error, size, "%s: carries no plan", path);
         return false;

@@ -56,17 +56,21 @@ bool plan_write(const struct ir *ir, const void *code, size_t code_bytes, void *
 /// Opens an image: validates magic, version, sizes, checksum, every reference and every size before anything is used
 /// (plan_validate). `image` is copied when `copy`, else must outlive the plan. False with a message on bad input.
 bool plan_open(struct plan *plan, const void *image, size_t image_bytes, bool copy, char *error, size_t size);
-/// Maps a plan file, or an executable or shared object that carries one at its end (plan_append).
-bool plan_open_file(struct plan *plan, const char *path, char *error, size_t size);
+/// Maps a plan file, or an executable or shared object that carries plans at its end. Of several the last one that `runs`
+/// (which gets a CPU level) accepts; of none that it accepts, or with `runs` NULL, the last of all.
+bool plan_open_file(struct plan *plan, const char *path, bool (*runs)(const char *cpu_level), char *error, size_t size);
 void plan_close(struct plan *plan);
 
 /// What the tables must satisfy beyond ir_check: one plan_info, choices cover 0..bound, one program a rank and variant,
 /// arguments fit roles, extents inside arenas, exchanges' buffers large enough for their slots, semaphores in range.
 bool plan_validate(const struct ir *ir, size_t code_bytes, char *error, size_t size);
 
-/// A carrier (executable, shared object) has the plan appended, then this trailer.
+/// A carrier (executable, shared object) has plans appended, each followed by this trailer: one for each CPU level it was
+/// built for, the best one last.
 struct plan_trailer {
     uint64_t plan_offset, plan_bytes;
+    uint64_t before;            // where the trailer before this one ends; 0: this is the first
+    char cpu_level[8];          // with its NUL
     char magic[8];              // PLAN_MAGIC
 };
 

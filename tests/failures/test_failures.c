@@ -213,7 +213,7 @@ static struct outcome build_it(void)
         return o;
     context_init(context);
     if (!setjmp(context->fatal))
-        o.fine = write_executable(context, "stub", 4, plan_image, plan_bytes, output);
+        o.fine = write_executable(context, "stub", 4, &(struct carried_plan){plan_image, plan_bytes, "v3"}, 1, output);
     o.told = !o.fine && context->fatal_message[0];
     snprintf(o.text, sizeof o.text, "%s", context->fatal_message);
     context_free(context);
@@ -225,7 +225,7 @@ static struct outcome inspect_it(void)
 {
     struct outcome o = {false, false, ""};
     struct plan plan;
-    o.fine = plan_open_file(&plan, output, o.text, sizeof o.text);
+    o.fine = plan_open_file(&plan, output, NULL, o.text, sizeof o.text);
     o.told = !o.fine && o.text[0];
     if (o.fine)
         plan_close(&plan);

@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         header.checksum = XXH3_64bits(image, size);
         memcpy(image, &header, sizeof header);
     }
-    if (plan_open_file(&plan, fuzz_file("fuzz.plan", image, size), error, sizeof error))
+    if (plan_open_file(&plan, fuzz_file("fuzz.plan", image, size), NULL, error, sizeof error))
         plan_close(&plan);
     if (plan_open(&plan, image, size, false, error, sizeof error)) {
         char *text = NULL;

@@ -377,6 +377,55 @@ static void *small_image(struct small s, size_t *bytes)
     return image;
 }
 
+static bool runs_v3(const char *level) { return !strcmp(level, "v2") || !strcmp(level, "v3"); }
+static bool runs_v2(const char *level) { return !strcmp(level, "v2"); }
+static bool runs_none(const char *level) { (void)level; return false; }
+
+/// Which of three plans, told apart by their ranks, a carrier's reader takes; 0: none.
+static uint32_t chosen_ranks(const char *path, bool (*runs)(const char *))
+{
+    struct plan plan;
+    char error[256];
+    if (!plan_open_file(&plan, path, runs, error, sizeof error))
+        return 0;
+    uint32_t ranks = COUNT(&plan.ir, plan_rank);
+    plan_close(&plan);
+    return ranks;
+}
+
+static void test_levels_of_a_carrier(void)
+{
+    static const char *const levels[] = {"v2", "v3", "v4"};
+    char path[] = "/tmp/moe-plan-XXXXXX";
+    int fd = mkstemp(path);
+    size_t at = 3;
+    struct plan_trailer trailer = {.magic = PLAN_MAGIC};
+    uint32_t ranks[3] = {0};
+    CU_ASSERT_FATAL(fd >= 0 && pwrite(fd, "ELF", 3, 0) == 3);
+    for (int i = 0; i < 3; i++) {
+        size_t bytes;
+        char *image = small_image(shapes[i], &bytes);
+        ranks[i] = shapes[i].ranks;
+        trailer = (struct plan_trailer){.plan_offset = at, .plan_bytes = bytes, .before = i ? at : 0, .magic = PLAN_MAGIC};
+        strcpy(trailer.cpu_level, levels[i]);
+        CU_ASSERT_FATAL(pwrite(fd, image, bytes, (off_t)at) == (ssize_t)bytes);
+        at += bytes;
+        CU_ASSERT_FATAL(pwrite(fd, &trailer, sizeof trailer, (off_t)at) == sizeof trailer);
+        at += sizeof trailer;
+        free(image);
+    }
+    CU_ASSERT(ranks[0] != ranks[1] && ranks[1] != ranks[2] && ranks[0] != ranks[2]);
+    CU_ASSERT_EQUAL(chosen_ranks(path, NULL), ranks[2]);
+    CU_ASSERT_EQUAL(chosen_ranks(path, runs_v3), ranks[1]);
+    CU_ASSERT_EQUAL(chosen_ranks(path, runs_v2), ranks[0]);
+    CU_ASSERT_EQUAL(chosen_ranks(path, runs_none), ranks[2]); // which then says what it lacks
+    trailer.before = trailer.plan_offset + 1; // reads nothing behind itself, and does not go round
+    CU_ASSERT_FATAL(pwrite(fd, &trailer, sizeof trailer, (off_t)(at - sizeof trailer)) == sizeof trailer);
+    CU_ASSERT_EQUAL(chosen_ranks(path, runs_v3), 0);
+    close(fd);
+    unlink(path);
+}
+
 static void test_file(void)
 {
     size_t bytes;
@@ -384,7 +433,7 @@ static void test_file(void)
     struct plan plan;
     int fd = mkstemp(path);
     CU_ASSERT_FATAL(fd >= 0 && write(fd, image, bytes) == (ssize_t)bytes);
-    CU_ASSERT(plan_open_file(&plan, path, error, sizeof error));
+    CU_ASSERT(plan_open_file(&plan, path, NULL, error, sizeof error));
     CU_ASSERT(plan.mapped && COUNT(&plan.ir, plan_rank) == 4 && plan.code_bytes == 1);
     void *again = NULL;
     size_t again_bytes = 0;
@@ -397,10 +446,10 @@ static void test_file(void)
                     pwrite(fd, image, bytes, 5) == (ssize_t)bytes);
     struct plan_trailer trailer = {.plan_offset = 5, .plan_bytes = bytes, .magic = PLAN_MAGIC};
     CU_ASSERT_FATAL(pwrite(fd, &trailer, sizeof trailer, (off_t)(5 + bytes)) == sizeof trailer);
-    CU_ASSERT(plan_open_file(&plan, path, error, sizeof error));
+    CU_ASSERT(plan_open_file(&plan, path, NULL, error, sizeof error));
     plan_close(&plan);
     CU_ASSERT_FATAL(ftruncate(fd, (off_t)bytes) == 0);
-    CU_ASSERT(!plan_open_file(&plan, path, error, sizeof error) && strstr(error, "carries no plan"));
+    CU_ASSERT(!plan_open_file(&plan, path, NULL, error, sizeof error) && strstr(error, "carries no plan"));
     close(fd);
     unlink(path);
     free(image);
@@ -491,6 +540,7 @@ void suite_runtime(void)
 {
     CU_pSuite suite = CU_add_suite("runtime", NULL, NULL);
     CU_add_test(suite, "plan file round trip", test_file);
+    CU_add_test(suite, "a carrier's plans by CPU level", test_levels_of_a_carrier);
     CU_add_test(suite, "damaged plans", test_damage);
     CU_add_test(suite, "hostile plans", test_hostile);
     CU_add_test(suite, "dispatch and combine on threads", test_cpu);

@@ -88,6 +88,16 @@ const char *cpu_level_name(const char *level)
     return found ? found->name : NULL;
 }
 
+const char *const *cpu_levels_of_build(void)
+{
+    static const char *names[LEVEL_COUNT + 1];
+    unsigned count = 0;
+    for (unsigned i = 0; i < LEVEL_COUNT; i++)
+        if (!strcmp(levels[i].triple, levels[best_level()].triple))
+            names[count++] = levels[i].name;
+    return names;
+}
+
 unsigned cpu_level_machine(const char *level)
 {
     const struct cpu_level *found = level_named(level);

@@ -13,6 +13,8 @@
 /// The level's name as recorded in plan_info.cpu_level, or NULL when there is no such level. `level` NULL: the best one
 /// this machine has. "amx" is "bf16": AMX machines run the bf16 kernels.
 const char *cpu_level_name(const char *level);
+/// Levels that one executable has code for, the worst first, ended by NULL: all of this machine's architecture.
+const char *const *cpu_levels_of_build(void);
 /// The ELF machine number (EM_*) of the level's code.
 unsigned cpu_level_machine(const char *level);
 /// Whether this machine can execute code of the level.
