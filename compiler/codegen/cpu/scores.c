@@ -128,6 +128,6 @@ LLVMValueRef noise_of_experts(struct emit *e, LLVMValueRef token, LLVMValueRef i
         sum = LLVMBuildAdd(b, sum, LLVMBuildAdd(b, low, LLVMBuildLShr(b, word, splat_i32(e, 16, lanes), ""), ""), "");
     }
     LLVMValueRef value = LLVMBuildUIToFP(b, sum, vector_of(e->f32, lanes), ""); // exact: below 2^19
-    value = LLVMBuildFSub(b, value, splat_f32(e, NOISE_WORDS * 65535.0, lanes), "");
+    value = LLVMBuildFSub(b, value, splat_f32(e, 65535.0 * (double)NOISE_WORDS, lanes), "");
     return LLVMBuildFMul(b, value, splat_f32(e, deviation / (65536 * sqrt(2 * NOISE_WORDS / 12.0)), lanes), "");
 }
