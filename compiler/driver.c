@@ -7,11 +7,12 @@
 #include <time.h>
 
 #include "compiler/codegen/cpu/cpu.h"
+#include "compiler/codegen/cuda/nvrtc.h"
 #include "compiler/driver.h"
 #include "compiler/lower/program.h"
 #include "compiler/simulate/simulate.h"
 
-const char *const driver_stages[] = {"tokens", "ast", "module", "graph", "schedule", "program", "llvm", "cuda", "plan", NULL};
+const char *const driver_stages[] = {"tokens", "ast", "module", "graph", "schedule", "program", "llvm", "cuda", "ptx", "cubin", "plan", NULL};
 
 struct compilation {
     struct context *context;
@@ -321,7 +322,7 @@ static const char *stage_place(const struct compilation *c, const char *name)
 }
 
 // The plan's kernels as CUDA source, for the first chip of the target.
-static bool generate_sources(struct compilation *c, struct cuda_sources *sources)
+static const struct cuda_chip *generate_sources(struct compilation *c, struct cuda_sources *sources)
 {
     const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
     const char *target = ir_text(c->module, pipeline->target_text);
@@ -329,10 +330,12 @@ static bool generate_sources(struct compilation *c, struct cuda_sources *sources
         fatal(c->context, EXIT_USAGE, "`--emit=%s` is for a CUDA target, as in `--target cuda:sm_80`", c->options->emit);
     const struct cuda_chip *chip = cuda_chip(context_printf(c->context, "%.*s", (int)strcspn(target, ","), target));
     if (!cuda_generate(c->context, c->plan, chip, sources))
-        return false;
+        return NULL;
     for (uint32_t i = 0; i < sources->count; i++)
         sources->at[i].place = stage_place(c, sources->at[i].stage);
-    return true;
+    if (c->options->use_cuda)
+        cuda_use_file(c->context, sources, c->options->use_cuda);
+    return chip;
 }
 
 // Kernels that no GPU runs: compiled for this machine's CPU, beside a plan without native code.
@@ -385,11 +388,20 @@ static bool generate(struct compilation *c)
     return true;
 }
 
-static void print_sources(struct compilation *c)
+static bool print_cuda(struct compilation *c)
 {
     struct cuda_sources sources;
-    if (generate_sources(c, &sources))
+    bool ptx = emitted(c, "ptx"), cubin = emitted(c, "cubin");
+    if (!ptx && !cubin && !emitted(c, "cuda"))
+        return false;
+    const struct cuda_chip *chip = generate_sources(c, &sources);
+    if (chip && ptx)
+        nvrtc_print_ptx(c->context, chip, &sources, c->options->out);
+    else if (chip && cubin)
+        nvrtc_print_resources(c->context, chip, &sources, true, c->options->out);
+    else if (chip)
         cuda_print(&sources, c->options->out);
+    return true;
 }
 
 static void new_plan(struct compilation *c)
@@ -439,9 +451,7 @@ static void compile_pipeline(struct compilation *c)
             ir_print(c->plan, c->options->out);
         else if (emitted(c, "llvm"))
             codegen_cpu_print(c->context, c->plan, c->cpu_level, c->options->out);
-        else if (emitted(c, "cuda"))
-            print_sources(c);
-        else if (!c->options->check_only && generate_levels(c, graph) && emitted(c, "plan")) {
+        else if (!print_cuda(c) && !c->options->check_only && generate_levels(c, graph) && emitted(c, "plan")) {
             ir_print(c->plan, c->options->out);
             free(c->result->image); // printed, not run
             c->result->image = NULL;

@@ -63,6 +63,7 @@ static void print_help(void)
            "  --cpu-level v2|v3|v4|bf16|amx one level of kernels (`build` else has all of x86-64); neon: aarch64\n"
            "  --carrier FILE                `build` for another machine: the moe-stub (or libmoe.so) made for it\n"
            "  --target cpu|sim|cuda:CHIPS   instead of the pipeline's target; cuda:sm_80,host: run by the CPU\n"
+           "  --use-cuda FILE               kernels as --emit=cuda prints them, edited\n"
            "  --cluster hgx8|FILE.moe:NAME  what `import` writes for; without it: this machine\n"
            "  --emit=STAGE                  stop after a stage and print it: ");
     for (const char *const *stage = driver_stages; *stage; stage++)
@@ -94,6 +95,7 @@ static void set_library(struct command_line *l, const char *v) { (void)v, l->lib
 static void set_cluster(struct command_line *l, const char *v) { l->cluster = v; }
 static void set_trace(struct command_line *l, const char *v) { l->driver.trace = v; }
 static void set_json(struct command_line *l, const char *v) { (void)v, l->driver.json = true; }
+static void set_use_cuda(struct command_line *l, const char *v) { l->driver.use_cuda = v; }
 static void set_quiet(struct command_line *l, const char *v) { (void)v, l->quiet = true; }
 static void set_verbose(struct command_line *l, const char *v) { (void)v, l->verbose = true; }
 
@@ -126,7 +128,8 @@ static const struct option options[] = {
     {"--diagnostics", set_diagnostics, true}, {"--color", set_color, true},   {"--time-passes", set_times, false},
     {"--carrier", set_carrier, true},     {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
     {"--cluster", set_cluster, true},
-    {"-v", set_verbose, false},           {"--trace", set_trace, true},       {"--json", set_json, false},
+    {"-v", set_verbose, false},           {"--use-cuda", set_use_cuda, true},
+              {"--trace", set_trace, true},       {"--json", set_json, false},
 };
 
 static const struct option *find_option(const char *argument, const char **value)

@@ -21,6 +21,7 @@
 //   float fma(a, b, c)                    one rounding
 //   uint32_t bf16_pair(low, high)         rounded to nearest even, packed
 //   uint32_t bits(f), float number(u)     a float's representation and back
+//   GPU_UNROLL, GPU_ROLLED for (...)      a loop that must, or must not, be unrolled
 #ifndef MOE_DEVICE_H
 #define MOE_DEVICE_H
 

@@ -10,6 +10,7 @@
 
 #define GPU_INLINE static inline __attribute__((always_inline))
 #define GPU_UNROLL
+#define GPU_ROLLED
 
 /// The image of a kernel: the function that the executor calls, as if it were native code (moe_kernel_fn).
 #define GPU_KERNEL(threads, resident)                                                                              \

@@ -4,6 +4,7 @@
 
 #define GPU_INLINE static __device__ __forceinline__
 #define GPU_UNROLL _Pragma("unroll")
+#define GPU_ROLLED _Pragma("unroll 1")
 
 /// Opens a kernel's body, which finds its launch in `args`. `threads` a block, at least `resident` blocks on an SM.
 #define GPU_KERNEL(threads, resident) \

@@ -140,7 +140,8 @@ GPU_INLINE void score_tile(Memory &memory, const char *x, const char *w, int64_t
 {
     const int experts = EXPERTS - first < EXPERT_TILE ? EXPERTS - first : EXPERT_TILE;
     float sums[OWN][EACH] = {};
-    for (int64_t k = 0; k < HIDDEN; k += K_STEP) {
+    GPU_ROLLED for (int64_t k = 0; k < HIDDEN; k += K_STEP)
+    {
         const int width = HIDDEN - k < K_STEP ? (int)(HIDDEN - k) : K_STEP;
         gpu::sync_block(); // the step before has been read
         fetch<SOURCE>(memory.x, x, tokens, k, width);

@@ -97,7 +97,8 @@ GPU_INLINE void multiply(Sums<MS, NS> &sums, const Rows &a, const Rows &b, int64
         }
         gpu::copy_async_commit();
     }
-    for (int step = 0; step < steps; step++) {
+    GPU_ROLLED for (int step = 0; step < steps; step++)
+    {
         gpu::copy_async_wait<STAGES - 2>();
         gpu::sync_block();
         const int next = step + STAGES - 1;

@@ -27,3 +27,10 @@ MOECC_CACHE="$folder/empty" MOECC_CXX=/nonexistent PATH=/nonexistent "$PWD/build
     --target cuda:sm_80,host --tokens 1 2>"$folder/err" || status=$?
 [ $status = 3 ]
 grep -q 'C++ compiler' "$folder/err"
+# An edited kernel runs: twice the routing weights, twice the rows.
+build/moecc run tests/end_to_end/olmoe-tiny.moe --target cuda:sm_80,host --emit=cuda |
+    sed 's/^constexpr float SCALE = 0x1p+0f;/constexpr float SCALE = 2;/' >"$folder/edited.cu"
+grep -q 'SCALE = 2' "$folder/edited.cu"
+build/moecc run tests/end_to_end/olmoe-tiny.moe --layer 0 --weights $data --input $data/input.safetensors \
+    --target cuda:sm_80,host --use-cuda "$folder/edited.cu" --reference "$folder/cpu.safetensors" >"$folder/out"
+grep -Eq 'relative L2 (1\.0|9\.9)' "$folder/out"

@@ -34,7 +34,8 @@ struct cuda_source {
     const char *stage;     // whose kernel it is: the first of them
     const char *place;     // of that stage in the program, `hello.moe:24:5`, or ""
     bool edited;           // somebody else's text: errors in it are theirs
-    int threads, shared_bytes;
+    int threads, shared_bytes, stages;
+    int64_t tile_flops, tile_bytes; // of a block's tile, or of a warp's row: computed, and read from global memory
 };
 
 /// A plan's sources, one a different kernel.
@@ -47,6 +48,9 @@ struct cuda_sources {
 /// Chooses the layout of every parameter and writes the source of every kernel that is not built in; sets the kernels'
 /// unit_count and grain. False after a diagnostic.
 bool cuda_generate(struct context *context, struct ir *plan, const struct cuda_chip *chip, struct cuda_sources *sources);
+
+/// Kernels from a file, in cuda_print's form, instead of their own sources. One that the plan lacks is an error.
+void cuda_use_file(struct context *context, struct cuda_sources *sources, const char *path);
 
 /// A compiler refused a kernel: its words, then whose kernel it is, on stderr; and out.
 _Noreturn void cuda_refused(struct context *context, const struct cuda_source *source, const char *words);

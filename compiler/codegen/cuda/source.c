@@ -133,8 +133,8 @@ static void put_count(struct writer *w, const char *name, int64_t value)
 
 static void put_number(struct writer *w, const char *name, double value)
 {
-    if (name && isinf(value))
-        w->text = context_printf(w->context, "%sconstexpr float %s = %s__builtin_inff();\n", w->text, name,
+    if (name && isinf(value)) // NVRTC has no constant for it; nothing but infinity is beyond the largest number
+        w->text = context_printf(w->context, "%sconstexpr float %s = %s0x1.fffffep127f; // none\n", w->text, name,
                                  value < 0 ? "-" : "");
     else if (name)
         w->text = context_printf(w->context, "%sconstexpr float %s = %af; // %g\n", w->text, name, (double)(float)value,
@@ -201,15 +201,43 @@ static struct plan_param weights_of(const struct plan_kernel *kernel, bool biase
     return param;
 }
 
-/// Tile sizes and what follows from them; returns the bytes of shared memory.
-static int64_t put_tiles(struct writer *w, const struct cuda_chip *chip, const struct plan_kernel *kernel)
+/// Bytes that a kernel of rows reads for one of them, replies once.
+static int64_t row_bytes(const struct plan_kernel *kernel)
+{
+    const int64_t *n = kernel->n;
+    int64_t bytes = n[0] * dtype_bytes((uint32_t)n[1]);
+    switch (kernel->role) {
+    case kernel_role_add:
+        return 2 * bytes;
+    case kernel_role_shift:
+        return bytes + 4 * n[0];
+    case kernel_role_gate:
+        return bytes + 4 * n[0] + n[0] * dtype_bytes((uint32_t)n[2]);
+    default:
+        return bytes;
+    }
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/// Tile sizes and what follows from them, in the text and in `source`.
+static void put_tiles(struct writer *w, const struct cuda_chip *chip, const struct plan_kernel *kernel,
+                      struct cuda_source *source)
 {
     int64_t shared = 0;
+    const int64_t *n = kernel->n;
+    source->threads = THREADS;
+    source->tile_bytes = row_bytes(kernel);
     if (kernel->role == kernel_role_route) {
         int64_t tokens = route_tokens(chip, kernel->n);
         put_count(w, "TOKENS", tokens);
         put_count(w, "EXPERT_TILE", expert_tile(kernel->n[1]));
         shared = route_bytes(kernel->n, tokens);
+        source->tile_flops = 2 * tokens * n[0] * n[1];
+        source->tile_bytes = n[0] * (tokens * dtype_bytes((uint32_t)n[5]) + n[1] * 4);
     } else if (kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down) {
         put_size(w, "WEIGHT_BYTES", weights_of(kernel, false).bytes);
         put_size(w, "BIAS_BYTES", weights_of(kernel, true).bytes);
@@ -218,10 +246,14 @@ static int64_t put_tiles(struct writer *w, const struct cuda_chip *chip, const s
                   kernel->role == kernel_role_mlp_up ? block_n(kernel) / 2 : COLUMNS);
         put_count(w, "STAGES", STAGES);
         shared = STAGES * (BLOCK_M + block_n(kernel)) * SLICE_BYTES;
+        int64_t columns = least(block_n(kernel), weights_of(kernel, false).rows);
+        source->stages = STAGES;
+        source->tile_flops = 2 * BLOCK_M * columns * n[0];
+        source->tile_bytes = (BLOCK_M + columns) * n[0] * 2;
     }
     put_count(w, "THREADS", THREADS);
     put_count(w, "SHARED_BYTES", shared);
-    return shared;
+    source->shared_bytes = (int)shared;
 }
 
 // --------------------------------------------------------------------------------------------------------- sources
@@ -307,10 +339,10 @@ static struct cuda_source write_source(struct context *context, const struct cud
     put_number(&w, role->scale, kernel->scale);
     put_number(&w, role->alpha, kernel->alpha);
     put_number(&w, role->limit, kernel->limit);
-    int64_t shared = put_tiles(&w, chip, kernel);
-    const char *text = context_printf(context, "%s\n#line 1 \"%s\"\n%.*s", w.text, file, (int)size, template);
-    return (struct cuda_source){
-        .name = name, .file = file, .text = text, .place = "", .threads = THREADS, .shared_bytes = (int)shared};
+    struct cuda_source source = {.name = name, .file = file, .place = ""};
+    put_tiles(&w, chip, kernel, &source);
+    source.text = context_printf(context, "%s\n#line 1 \"%s\"\n%.*s", w.text, file, (int)size, template);
+    return source;
 }
 
 /// Units of work as plan.def counts them. A unit of the expert kernels is a panel: of an expert, or of all of them.

@@ -1,0 +1,234 @@
+// NVRTC by dlopen (nvrtc.h). A kernel's cubin, PTX and the assembler's report lie together in a folder of the cache.
+#include "nvrtc.h"
+#include "cache.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+// What is used of nvrtc.h, whose functions return 0 when all is well.
+typedef struct nvrtc_program *nvrtc_program;
+static struct {
+    void *handle;
+    int (*version)(int *major, int *minor);
+    const char *(*error_text)(int result);
+    int (*create)(nvrtc_program *program, const char *source, const char *name, int headers, const char *const *texts,
+                  const char *const *names);
+    int (*compile)(nvrtc_program program, int options, const char *const *option);
+    int (*log_size)(nvrtc_program program, size_t *size);
+    int (*log)(nvrtc_program program, char *log);
+    int (*cubin_size)(nvrtc_program program, size_t *size);
+    int (*cubin)(nvrtc_program program, char *cubin);
+    int (*ptx_size)(nvrtc_program program, size_t *size);
+    int (*ptx)(nvrtc_program program, char *ptx);
+    int (*destroy)(nvrtc_program *program);
+} nvrtc;
+
+static const struct {
+    const char *name;
+    void *function;
+} functions[] = {{"nvrtcVersion", &nvrtc.version},          {"nvrtcGetErrorString", &nvrtc.error_text},
+                 {"nvrtcCreateProgram", &nvrtc.create},     {"nvrtcCompileProgram", &nvrtc.compile},
+                 {"nvrtcGetProgramLogSize", &nvrtc.log_size}, {"nvrtcGetProgramLog", &nvrtc.log},
+                 {"nvrtcGetCUBINSize", &nvrtc.cubin_size},  {"nvrtcGetCUBIN", &nvrtc.cubin},
+                 {"nvrtcGetPTXSize", &nvrtc.ptx_size},      {"nvrtcGetPTX", &nvrtc.ptx},
+                 {"nvrtcDestroyProgram", &nvrtc.destroy}};
+
+/// Names that kernels include, and what they are called here.
+static const char *const headers[][2] = {
+    {"device.h", "device.h"},   {"device_ptx.h", "device_ptx.h"},  {"numbers.h", "numbers.h"},
+    {"tiles.h", "tiles.h"},     {"rows.h", "rows.h"},              {"kernels.h", "kernels.h"},
+    {"limits.h", "limits.h"},   {"words.def", "words.def"},        {"stdint.h", "nvrtc/stdint.h"},
+    {"stddef.h", "nvrtc/stddef.h"}};
+enum { HEADERS = sizeof headers / sizeof *headers };
+
+static const char *const options[] = {"-std=c++17", "-default-device", "--fmad=false", "-lineinfo",
+                                      "--ptxas-options=-v", "-diag-suppress=177"};
+enum { OPTIONS = sizeof options / sizeof *options };
+
+// --------------------------------------------------------------------------------------------------------- the library
+
+static bool load(void)
+{
+    const char *own = getenv("MOECC_NVRTC");
+    const char *const places[] = {own && *own ? own : "libnvrtc.so.13", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
+                                  "/usr/local/cuda/lib64/libnvrtc.so"};
+    size_t count = own && *own ? 1 : sizeof places / sizeof *places;
+    for (size_t i = 0; i < count && !nvrtc.handle; i++)
+        nvrtc.handle = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof functions / sizeof *functions && nvrtc.handle; i++) {
+        void *address = dlsym(nvrtc.handle, functions[i].name);
+        memcpy(functions[i].function, &address, sizeof address);
+        if (!address)
+            nvrtc.handle = NULL; // no library of ours
+    }
+    return nvrtc.handle != NULL;
+}
+
+const char *nvrtc_missing(struct context *context)
+{
+    if (nvrtc.handle || load())
+        return NULL;
+    return context_printf(context, "NVRTC is not installed: it comes with CUDA 12.8 or newer, or `pip install "
+                                   "nvidia-cuda-nvrtc`; MOECC_NVRTC names a libnvrtc.so elsewhere");
+}
+
+static void require(struct context *context)
+{
+    const char *missing = nvrtc_missing(context);
+    if (missing)
+        fatal(context, EXIT_SYSTEM, "%s", missing);
+}
+
+const char *nvrtc_version(struct context *context)
+{
+    int major = 0, minor = 0;
+    require(context);
+    nvrtc.version(&major, &minor);
+    return context_printf(context, "%d.%d", major, minor);
+}
+
+// ----------------------------------------------------------------------------------------------------------- compiling
+
+struct job {
+    const struct cuda_chip *chip;
+    const struct cuda_source *source;
+    const char *const *texts; // of the headers
+};
+
+static void must(struct context *context, int result)
+{
+    if (result)
+        fatal(context, EXIT_SYSTEM, "NVRTC: %s", nvrtc.error_text(result));
+}
+
+/// One of the compilation's results.
+static char *take(struct context *context, nvrtc_program program, int (*size_of)(nvrtc_program, size_t *),
+                  int (*copy)(nvrtc_program, char *), size_t *size)
+{
+    must(context, size_of(program, size));
+    char *bytes = context_alloc(context, *size + 1);
+    must(context, copy(program, bytes));
+    return bytes;
+}
+
+static void write_file(struct context *context, const char *path, const char *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    bool fine = file && fwrite(bytes, 1, size, file) == size;
+    if ((file && fclose(file) != 0) || !fine)
+        fatal(context, EXIT_SYSTEM, "cannot write %s: %s", path, strerror(errno));
+}
+
+/// Into the folder `path`.
+static void make_code(struct context *context, const char *path, void *user)
+{
+    const struct job *job = user;
+    const char *arguments[OPTIONS + 1], *names[HEADERS];
+    nvrtc_program program;
+    size_t log_size, size;
+    for (size_t i = 0; i < OPTIONS; i++)
+        arguments[i] = options[i];
+    arguments[OPTIONS] = context_printf(context, "-arch=%s", job->chip->name);
+    for (size_t i = 0; i < HEADERS; i++)
+        names[i] = headers[i][0];
+    must(context, nvrtc.create(&program, job->source->text, job->source->name, HEADERS, job->texts, names));
+    int result = nvrtc.compile(program, OPTIONS + 1, arguments);
+    char *log = take(context, program, nvrtc.log_size, nvrtc.log, &log_size);
+    if (result) {
+        nvrtc.destroy(&program);
+        cuda_refused(context, job->source, log);
+    }
+    mkdir(path, 0777);
+    write_file(context, context_printf(context, "%s/log", path), log, strlen(log));
+    char *ptx = take(context, program, nvrtc.ptx_size, nvrtc.ptx, &size);
+    write_file(context, context_printf(context, "%s/ptx", path), ptx, strlen(ptx));
+    char *cubin = take(context, program, nvrtc.cubin_size, nvrtc.cubin, &size);
+    write_file(context, context_printf(context, "%s/cubin", path), cubin, size);
+    nvrtc.destroy(&program);
+}
+
+static const char *read_text(struct context *context, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    const char *text = "";
+    char part[4096];
+    for (size_t got; file && (got = fread(part, 1, sizeof part, file)) > 0;)
+        text = context_printf(context, "%s%.*s", text, (int)got, part);
+    if (file)
+        fclose(file);
+    return text;
+}
+
+/// The number before the words, 0 where they are missing.
+static int number_before(const char *log, const char *words)
+{
+    const char *at = strstr(log, words);
+    if (!at)
+        return 0;
+    while (at > log && (at[-1] == ' ' || (at[-1] >= '0' && at[-1] <= '9')))
+        at--;
+    return atoi(at);
+}
+
+/// How many of the kernel's blocks a multiprocessor holds: registers go to warps in units of 256 per 32 threads.
+static int resident_blocks(const struct cuda_chip *chip, const struct cuda_source *source, int registers)
+{
+    int64_t warps = source->threads / 32, warp_registers = ((int64_t)registers * 32 + 255) / 256 * 256;
+    int64_t by_registers = warp_registers ? chip->sm_registers / (warp_registers * warps) : 32;
+    int64_t by_shared = chip->sm_shared_bytes / (source->shared_bytes + 1024), by_threads = chip->sm_threads / source->threads;
+    int64_t least = by_registers < by_shared ? by_registers : by_shared;
+    return (int)(least < by_threads ? least : by_threads);
+}
+
+struct cuda_code nvrtc_compile(struct context *context, const struct cuda_chip *chip, const struct cuda_source *source)
+{
+    const char *texts[HEADERS], *key = context_printf(context, "nvrtc %s %s\n", nvrtc_version(context), chip->name);
+    for (size_t i = 0; i < OPTIONS; i++)
+        key = context_printf(context, "%s%s\n", key, options[i]);
+    for (size_t i = 0; i < HEADERS; i++) {
+        size_t size;
+        const char *text = embedded_file(context_printf(context, "cuda/%s", headers[i][1]), &size);
+        if (!text)
+            fatal(context, EXIT_BUG, "%s is not embedded", headers[i][1]);
+        texts[i] = context_printf(context, "%.*s", (int)size, text);
+        key = context_printf(context, "%s%s", key, texts[i]);
+    }
+    struct job job = {chip, source, texts};
+    const char *folder = cache_file(context, context_printf(context, "%s%s", key, source->text), ".gpu", make_code, &job, NULL);
+    const char *log = read_text(context, context_printf(context, "%s/log", folder));
+    struct cuda_code code = {.cubin = context_printf(context, "%s/cubin", folder),
+                             .ptx = context_printf(context, "%s/ptx", folder),
+                             .registers = number_before(log, " registers"),
+                             .stack_bytes = number_before(log, " bytes stack frame"),
+                             .spill_bytes = number_before(log, " bytes spill stores") +
+                                            number_before(log, " bytes spill loads")};
+    code.blocks = resident_blocks(chip, source, code.registers);
+    return code;
+}
+
+void nvrtc_print_ptx(struct context *context, const struct cuda_chip *chip, const struct cuda_sources *sources, FILE *out)
+{
+    for (uint32_t i = 0; i < sources->count; i++) {
+        struct cuda_code code = nvrtc_compile(context, chip, &sources->at[i]);
+        fprintf(out, "%s// kernel %s for %s\n%s", i ? "\n" : "", sources->at[i].name, chip->name,
+                read_text(context, code.ptx));
+    }
+}
+
+void nvrtc_print_resources(struct context *context, const struct cuda_chip *chip, const struct cuda_sources *sources,
+                           bool files, FILE *out)
+{
+    fprintf(out, "NVRTC %s\n", nvrtc_version(context));
+    fprintf(out, "%-14s %-8s %9s %6s %6s %7s %6s %6s %14s %12s%s\n", "kernel", "chip", "registers", "stack", "spills",
+            "shared", "stages", "blocks", "tile flops", "tile bytes", files ? "  file" : "");
+    for (uint32_t i = 0; i < sources->count; i++) {
+        const struct cuda_source *source = &sources->at[i];
+        struct cuda_code code = nvrtc_compile(context, chip, source);
+        fprintf(out, "%-14s %-8s %9d %6d %6d %7d %6d %6d %14lld %12lld%s%s\n", source->name, chip->name, code.registers,
+                code.stack_bytes, code.spill_bytes, source->shared_bytes, source->stages, code.blocks,
+                (long long)source->tile_flops, (long long)source->tile_bytes, files ? "  " : "", files ? code.cubin : "");
+    }
+}
