@@ -19,7 +19,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long fuzz-smoke fuzz-cover bench bench-overlap bench-smoke bench-full install clean lint test-binary
+.PHONY: all deps demo check check-long fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -177,15 +177,15 @@ fuzz-cover fuzz-smoke:
 	$(MAKE) --no-print-directory MODE=fuzz CC=$(FUZZ_CC) $(FUZZERS:%=build/fuzz/fuzz-%) build/fuzz/fuzz-seeds && \
 	sh tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
-# What overlap is worth with emulated links, against its bounds.
+# What overlap is worth with emulated links, against its bounds; and what the cost model predicts, against measurement.
 SCHEDULE_BENCH_SRC := $(wildcard tests/bench/schedules/*.c)
-$(B)/moe-bench-overlap: $(call obj,$(SCHEDULE_BENCH_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+$(B)/moe-bench-%: $(B)/obj/tests/bench/schedules/%.o $(B)/obj/tests/bench/schedules/subject.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
-bench-overlap: deps
-	@$(MAKE) --no-print-directory $(B)/moe-bench-overlap
-	@$(B)/moe-bench-overlap
+bench-overlap bench-predict: deps
+	@$(MAKE) --no-print-directory $(B)/moe-$@
+	@$(B)/moe-$@
 
 test-binary: $(B)/moe-tests $(B)/moecc
 

@@ -1,6 +1,7 @@
 // Measures this machine (calibrate.h): peak and memory bandwidth by probes, everything else from the timelines of a real
 // layer that all ranks run at once, as they would in use: what a row of an expert takes and what an expert costs before
-// its first row (`half_rows`), what a task costs that has next to nothing to do, what a message takes.
+// its first row (`half_rows`), how fast few rows read an expert's weights (`hbm`), what a task costs that has next to nothing
+// to do, what a message takes.
 #include "compiler/calibrate/calibrate.h"
 
 #include <errno.h>
@@ -15,7 +16,8 @@
 #include "runtime/moe.h"
 
 enum { HIDDEN = 1024, FFN = 1024, EXPERTS_EACH = 4, CHOICES = 2, MOST_TOKENS = 1024, REPEATS = 9, COUNTS = 6, PROBES = 3 };
-static const int64_t counts[COUNTS] = {2, 64, 128, 256, 512, MOST_TOKENS}; // per rank; rows of an expert are half of it
+static const int64_t counts[COUNTS] = {2, 16, 128, 256, 512, MOST_TOKENS}; // per rank; rows of an expert are half of it
+enum { READING = 1, COMPUTING = 2 }; // counts at which weights are read for few rows, and from which on products count
 static const double PROBE_SECONDS = 0.1;
 
 struct calibration {
@@ -191,36 +193,45 @@ static double median(double *values)
     return values[REPEATS / 2];
 }
 
-static struct point measure(struct calibration *c, int64_t tokens)
+static struct point measure_once(struct calibration *c, int64_t tokens, const char *path)
 {
-    double expert[REPEATS], launch[REPEATS], message[REPEATS], latency[REPEATS];
+    struct timeline t;
     struct point point = {0};
-    const char *path = temporary(c->context);
     for (uint32_t r = 0; r < c->ranks; r++)
         c->steps[r].tokens = tokens;
-    for (int i = -1; i < REPEATS; i++) { // the first one warms up
-        struct timeline t;
-        if (moe_session_run(c->session, c->steps, c->ranks) != MOE_OK || moe_session_trace(c->session, path) != MOE_OK)
-            fatal(c->context, EXIT_SYSTEM, "%s", moe_session_error(c->session));
-        if (i < 0)
-            continue;
-        if (!timeline_read(c->context, path, &t))
-            fatal(c->context, EXIT_SYSTEM, "%s: cannot be read back", path);
-        struct point once = {0};
-        read_messages(&t, &once);
-        expert[i] = wall_of(&t, "expert");
-        launch[i] = (mean_of(&t, "dispatch.pack") + mean_of(&t, "combine.merge")) / 2;
-        message[i] = once.message;
-        latency[i] = once.latency;
-        point.bytes = once.bytes;
-    }
-    remove(path);
-    median(expert); // sorts
-    point.expert = expert[0];
-    point.launch = median(launch);
-    point.message = median(message);
-    point.latency = median(latency);
+    if (moe_session_run(c->session, c->steps, c->ranks) != MOE_OK || moe_session_trace(c->session, path) != MOE_OK)
+        fatal(c->context, EXIT_SYSTEM, "%s", moe_session_error(c->session));
+    if (!timeline_read(c->context, path, &t))
+        fatal(c->context, EXIT_SYSTEM, "%s: cannot be read back", path);
+    read_messages(&t, &point);
+    point.expert = wall_of(&t, "expert");
+    point.launch = (mean_of(&t, "dispatch.pack") + mean_of(&t, "combine.merge")) / 2;
     return point;
+}
+
+/// Every count in turn, round after round: what disturbs the machine for a while disturbs one round of each.
+static void measure_points(struct calibration *c, struct point *points)
+{
+    double expert[COUNTS][REPEATS], launch[COUNTS][REPEATS], message[COUNTS][REPEATS], latency[COUNTS][REPEATS];
+    const char *path = temporary(c->context);
+    for (int k = -1; k < REPEATS; k++) // the first round warms up
+        for (int i = 0; i < COUNTS; i++) {
+            struct point point = measure_once(c, counts[i], path);
+            int at = k < 0 ? 0 : k;
+            expert[i][at] = point.expert;
+            launch[i][at] = point.launch;
+            message[i][at] = point.message;
+            latency[i][at] = point.latency;
+            points[i].bytes = point.bytes;
+        }
+    remove(path);
+    for (int i = 0; i < COUNTS; i++) {
+        median(expert[i]); // sorts
+        points[i].expert = expert[i][0];
+        points[i].launch = median(launch[i]);
+        points[i].message = median(message[i]);
+        points[i].latency = median(latency[i]);
+    }
 }
 
 /// Least squares of expert time over rows per expert, by relative error: a row's share of the slope, an expert's of the
@@ -228,7 +239,7 @@ static struct point measure(struct calibration *c, int64_t tokens)
 static void fit_experts(struct calibration *c, const struct point *points)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;
-    for (int i = 1; i < COUNTS; i++) {
+    for (int i = COMPUTING; i < COUNTS; i++) {
         double rows = (double)(counts[i] * CHOICES) / (double)EXPERTS_EACH, time = points[i].expert, weight = 1 / (time * time);
         n += weight, x += weight * rows, y += weight * time, xx += weight * rows * rows, xy += weight * rows * time;
     }
@@ -236,6 +247,9 @@ static void fit_experts(struct calibration *c, const struct point *points)
     double flops = 6.0 * (double)(EXPERTS_EACH * HIDDEN * FFN); // of one row for each expert of a rank
     c->flops = slope > 0 ? fmin(flops / slope * 1e6, c->peak_bf16) : c->peak_bf16;
     c->half_rows = slope > 0 ? fmax(0, (intercept - c->launch) / slope) : 0;
+    double reading = points[READING].expert - c->launch, weights = 6.0 * (double)(EXPERTS_EACH * HIDDEN * FFN);
+    if (reading > 0) // bf16, three matrices; the probe's figure where that is less than memory gives
+        c->bandwidth = fmax(c->bandwidth, weights / reading * 1e6);
 }
 
 static void measure_layer(struct calibration *c)
@@ -243,8 +257,7 @@ static void measure_layer(struct calibration *c)
     struct point points[COUNTS];
     tell(c, "a layer of experts");
     open_session(c);
-    for (int i = 0; i < COUNTS; i++)
-        points[i] = measure(c, counts[i]);
+    measure_points(c, points);
     c->launch = points[0].launch;
     c->latency = points[0].latency;
     double copied = points[COUNTS - 1].message - points[0].message;

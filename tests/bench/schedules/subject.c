@@ -80,6 +80,24 @@ static bool make_batch(struct subject *s)
     return fine;
 }
 
+/// Stands for attention: its input, after the time that the rank's tokens are worth.
+static int attention(void *user, const moe_extern_call *call)
+{
+    const struct subject *s = user;
+    int64_t until = clock_ns() + (int64_t)(1e9 * s->attention_s * (double)call->count / (double)s->running);
+    memcpy(call->out, call->in[0], (size_t)(call->count * call->row_bytes[0]));
+    while (clock_ns() < until)
+        ;
+    return 0;
+}
+
+void subject_tokens(struct subject *s, int64_t tokens)
+{
+    s->running = tokens;
+    for (uint32_t r = 0; r < s->info.ranks; r++)
+        s->steps[r].tokens = tokens;
+}
+
 bool subject_open(struct subject *s)
 {
     s->plan = compile_subject(s);
@@ -92,8 +110,12 @@ bool subject_open(struct subject *s)
         fprintf(stderr, "%s\n", moe_last_error());
         return false;
     }
-    if (moe_session_load(s->session, "random") == MOE_OK && make_batch(s))
+    if (s->attention_s > 0)
+        moe_session_extern(s->session, "attn", attention, s);
+    if (moe_session_load(s->session, "random") == MOE_OK && make_batch(s)) {
+        subject_tokens(s, s->tokens);
         return true;
+    }
     fprintf(stderr, "%s: %s\n", s->schedule, moe_session_error(s->session));
     return false;
 }

@@ -11,6 +11,7 @@
 struct subject {
     const char *file, *pipeline, *schedule;
     int64_t tokens;             // per rank; 0: the bound
+    double attention_s;         // what an extern stage `attn` takes for a rank's tokens
     moe_plan *plan;
     moe_session *session;
     moe_plan_info info;
@@ -18,6 +19,7 @@ struct subject {
     int32_t *ids;               // every pair of experts equally often, in every layer
     float *weights;
     moe_step *steps;
+    int64_t running;            // tokens of a step
 };
 
 /// A step that was run: seconds, and what of it no compute hid.
@@ -27,6 +29,8 @@ struct sample {
 
 /// False after a message.
 bool subject_open(struct subject *subject);
+/// From now on so many tokens a rank, at most the bound.
+void subject_tokens(struct subject *subject, int64_t tokens);
 bool subject_step(struct subject *subject, struct sample *sample);
 void subject_close(struct subject *subject);
 /// Makes every link of the plan `factor` times as fast.
