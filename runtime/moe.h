@@ -70,6 +70,7 @@ typedef struct moe_options {
     double timeout_s;               // no progress for so long ends the step; 0: 30
     uint64_t seed;                  // of random weights
     int trace;                      // record a timeline of each step (moe_session_trace)
+    int pin;                        // each compute thread stays on a core of its own, of those this process may use
     int emulate_links;              // messages take what the cluster's bandwidth and latency say ("sim" always does so)
     uint64_t jitter;                // testing, "sim": not 0: everything takes a random time, drawn from this
     int poison;                     // fill every buffer with NaN when its lifetime begins (always in debug builds)

@@ -235,6 +235,7 @@ static bool build_pool(struct moe_session *session)
     struct pool *pool = &session->pool;
     uint32_t count = session->info->ranks * session->streams_per_rank;
     pool->worker_count = session->options.threads;
+    pool->pin = session->options.pin != 0;
     pool->idle_spins = count + pool->worker_count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS_ALONE : SPINS_CROWDED;
     pool->workers = session_alloc(session, pool->worker_count, sizeof *pool->workers);
     pool->slots = session_alloc(session, count, sizeof *pool->slots);

@@ -121,7 +121,7 @@ static void open_session(struct calibration *c)
 {
     compile_layer(c);
     make_steps(c);
-    moe_options options = {.threads = c->cores, .trace = 1};
+    moe_options options = {.threads = c->cores, .trace = 1, .pin = 1};
     if (moe_session_create(c->plan, &options, &c->session) != MOE_OK)
         fatal(c->context, EXIT_SYSTEM, "%s", moe_last_error());
     if (moe_session_load(c->session, "random") != MOE_OK)

@@ -20,7 +20,7 @@ struct run_options {
     uint32_t threads;      // 0: one per core
     int64_t iters, warmup; // -1: not given
     double timeout_s;      // 0: the default
-    bool emulate_links, gantt, quiet, verbose, help, version;
+    bool emulate_links, pin, gantt, quiet, verbose, help, version;
 };
 
 /// Not given, all of them.

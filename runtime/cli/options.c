@@ -52,6 +52,7 @@ static const struct option OPTIONS[] = {
     {"--cpu-level", OPTION_TEXT, FIELD(cpu_level), "L", "kernel level: v2 v3 v4 bf16 amx"},
     {"--emulate-links", OPTION_FLAG, FIELD(emulate_links), NULL,
      "messages take what the cluster's bandwidth and latency say"},
+    {"--pin", OPTION_FLAG, FIELD(pin), NULL, "each compute thread stays on a core of its own"},
     {"--extern", OPTION_EXTERN, FIELD(extern_stages), "NAME=identity|busy:TIME|LIB.so:symbol",
      "what stands for an extern stage; default identity"},
     {"--inject", OPTION_TEXT, FIELD(fault), "FAULT", "testing: drop:RANK, double:RANK, misroute:RANK"},

@@ -159,6 +159,7 @@ static int make_session(struct run *run)
                            .seed = o->seed,
                            .trace = o->trace || o->gantt,
                            .emulate_links = o->emulate_links,
+                           .pin = o->pin,
                            .fault = o->fault,
                            .log = o->verbose ? show_log : NULL,
                            .log_user = run,

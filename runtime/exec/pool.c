@@ -92,6 +92,20 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
+/// The number-th of the cores that this process may use, counted around. Where that cannot be had, any will do.
+static void stay_on_core(pthread_t thread, uint32_t number)
+{
+    cpu_set_t usable, one;
+    if (sched_getaffinity(0, sizeof usable, &usable) != 0 || !CPU_COUNT(&usable))
+        return;
+    uint32_t left = number % (uint32_t)CPU_COUNT(&usable), core = 0;
+    while (!CPU_ISSET(core, &usable) || left--)
+        core++;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    pthread_setaffinity_np(thread, sizeof one, &one);
+}
+
 bool pool_start(struct pool *pool)
 {
     for (uint32_t i = 0; i < pool->worker_count; i++) {
@@ -101,6 +115,8 @@ bool pool_start(struct pool *pool)
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0)
             return false;
         w->started = true;
+        if (pool->pin)
+            stay_on_core(w->thread, i);
     }
     return true;
 }

@@ -40,6 +40,7 @@ struct worker {
 struct pool {
     struct worker *workers;
     uint32_t worker_count;
+    bool pin;              // workers stay on cores of their own
     uint32_t idle_spins;   // looks before an idle worker sleeps
     struct launch **slots; // one per stream, by descending priority
     uint32_t slot_count, group; // a group of slots: the same stream of every rank
