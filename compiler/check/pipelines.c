@@ -212,12 +212,13 @@ static bool read_weights_source(struct checker *checker, struct symbol item, nod
 
 // ---- what does not run yet ----------------------------------------------------------------------------------------------
 
-static bool is_unbuilt_format(const struct checker *checker, uint32_t format)
+/// Codes mean something only with their scales.
+static bool is_unbuilt_param(const struct checker *checker, uint32_t format)
 {
     if (format == NONE)
         return false;
     const struct mod_format *row = ROW(checker->module, mod_format, format);
-    return row->block_cols || row->base == dtype_fp8_e4m3 || row->base == dtype_mxfp4 || row->base == dtype_i32;
+    return row->base == dtype_i32 || (row->base == dtype_fp8_e4m3 ? !row->block_cols : row->block_cols && row->base != dtype_mxfp4);
 }
 
 /// The value of a stage's argument where it is written, or the stage.
@@ -235,7 +236,7 @@ static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *laye
     uint32_t before = checker->context->error_count;
     for (uint32_t i = 0; i < layer->params.count; i++) {
         const struct mod_param *param = ROW(checker->module, mod_param, layer->params.first + i);
-        if (is_unbuilt_format(checker, param->format))
+        if (is_unbuilt_param(checker, param->format))
             report_unbuilt(
                 checker, place_of(checker, param->node),
                 context_printf(checker->context, "parameters of `%s` are not built yet",

@@ -9,8 +9,8 @@ enum { MAX_PATTERNS = 2 };
 struct entry {
     str_id patterns[MAX_PATTERNS];
     uint32_t count;
-    const char *suffix;
-    bool interleaved, transposed;
+    const char *suffix, *values; // scaled: of the scales, of the codes
+    bool interleaved, swapped, transposed;
 };
 
 static bool report_pattern(struct checker *checker, node_id string, const char *message, const char *label)
@@ -58,16 +58,23 @@ static bool read_string(struct checker *checker, node_id expression, struct entr
     return check_pattern(checker, expression, name_text(checker, node->text));
 }
 
-/// The arguments of a call without names, at most `most`; a named one is only `suffix` of `scaled`.
+/// The named arguments of `scaled`: what the names of the scales, and of the codes where they have one, end in.
+struct endings {
+    node_id suffix, values;
+};
+
+/// The arguments of a call without names, at most `most`; named ones are those of `scaled`.
 static uint32_t call_arguments(struct checker *checker, node_id call, node_id *arguments, uint32_t most,
-                               node_id *suffix)
+                               struct endings *endings)
 {
     uint32_t count = 0;
     EACH_NODE(&checker->program->ast, id, node_of(checker, call)->slot[1]) {
         const struct ast_node *node = node_of(checker, id);
         const char *name = name_text(checker, node->text);
-        if (node->text && suffix && !strcmp(name, "suffix")) {
-            *suffix = node->slot[0];
+        if (node->text && endings && !strcmp(name, "suffix")) {
+            endings->suffix = node->slot[0];
+        } else if (node->text && endings && !strcmp(name, "values")) {
+            endings->values = node->slot[0];
         } else if (node->text) {
             struct diag *diag =
                 diag_error(checker->context, E0106, name_place(checker, id), "there is no argument `%s` here", name);
@@ -85,24 +92,66 @@ static uint32_t call_arguments(struct checker *checker, node_id call, node_id *a
 static bool read_source(struct checker *checker, node_id expression, struct entry *entry,
                         const struct mod_format *format);
 
+static bool has_scales(const struct mod_format *format)
+{
+    return format->block_cols || format->base == dtype_mxfp4;
+}
+
+static bool read_endings(struct checker *checker, node_id call, const struct endings *given, struct entry *entry,
+                         const struct mod_format *format)
+{
+    const struct ast_node *suffix = given->suffix ? node_of(checker, given->suffix) : NULL;
+    const struct ast_node *values = given->values ? node_of(checker, given->values) : NULL;
+    if (!suffix || suffix->kind != NODE_STRING || (values && values->kind != NODE_STRING)) {
+        struct diag *diag = diag_error(checker->context, E0107, place_of(checker, call), "`scaled` needs `suffix`");
+        diag_label(checker->context, diag, "expected as in `suffix: \"_scale_inv\"`");
+        diag_help(checker->context, diag, "where the codes' name has an ending of its own, add `values: \"_blocks\"`");
+        return false;
+    }
+    entry->suffix = name_text(checker, suffix->text);
+    entry->values = values ? name_text(checker, values->text) : NULL;
+    if (has_scales(format))
+        return true;
+    struct diag *diag = diag_error(checker->context, E0601, place_of(checker, call), "a parameter of %s has no scales",
+                                   ir_text(checker->module, format->name));
+    diag_label(checker->context, diag, "names scales");
+    return false;
+}
+
+/// Codes mean nothing without their scales.
+static bool check_scales(struct checker *checker, node_id source, const struct entry *entry,
+                         const struct mod_format *format)
+{
+    if (entry->suffix || !has_scales(format))
+        return true;
+    struct diag *diag = diag_error(checker->context, E0601, place_of(checker, source),
+                                   "a parameter of %s needs its scales", ir_text(checker->module, format->name));
+    diag_label(checker->context, diag, "names the codes alone");
+    diag_help(checker->context, diag, "write `scaled(%s, suffix: \"_scale_inv\")` with the ending of the scales' name",
+              source_text(checker, place_of(checker, source)));
+    return false;
+}
+
 static bool read_call(struct checker *checker, node_id call, struct entry *entry, const struct mod_format *format)
 {
-    static const char *const words[] = {"concat", "interleaved", "transpose", "scaled"};
+    static const char *const words[] = {"concat", "interleaved", "transpose", "scaled", "swapped"};
+    enum { CONCAT, INTERLEAVED, TRANSPOSE, SCALED, SWAPPED, WORDS };
     struct context *context = checker->context;
-    node_id callee = node_of(checker, call)->slot[0], arguments[MAX_PATTERNS] = {0}, suffix = 0;
+    node_id callee = node_of(checker, call)->slot[0], arguments[MAX_PATTERNS] = {0};
+    struct endings endings = {0};
     const char *name =
         node_of(checker, callee)->kind == NODE_NAME ? name_text(checker, node_of(checker, callee)->text) : "";
     uint32_t which = 0;
-    while (which < 4 && strcmp(words[which], name) != 0)
+    while (which < WORDS && strcmp(words[which], name) != 0)
         which++;
-    if (which == 4) {
-        struct names candidates = {.items = (const char **)(uintptr_t)words, .count = 4};
+    if (which == WORDS) {
+        struct names candidates = {.items = (const char **)(uintptr_t)words, .count = WORDS};
         report_unknown(checker, "layout", source_text(checker, place_of(checker, callee)), place_of(checker, callee),
                        &candidates);
         return false;
     }
-    uint32_t wanted = which == 0 ? 2 : 1;
-    uint32_t found = call_arguments(checker, call, arguments, MAX_PATTERNS, which == 3 ? &suffix : NULL);
+    uint32_t wanted = which == CONCAT ? 2 : 1;
+    uint32_t found = call_arguments(checker, call, arguments, MAX_PATTERNS, which == SCALED ? &endings : NULL);
     if (found != wanted) {
         struct diag *diag =
             diag_error(context, E0205, place_of(checker, call), "`%s` takes %u tensor%s, but is given %u", name, wanted,
@@ -110,24 +159,13 @@ static bool read_call(struct checker *checker, node_id call, struct entry *entry
         diag_label(context, diag, "expected %u", wanted);
         return false;
     }
-    if (which == 0)
+    if (which == CONCAT)
         return read_string(checker, arguments[0], entry) && read_string(checker, arguments[1], entry);
-    entry->interleaved |= which == 1;
-    entry->transposed |= which == 2;
-    if (which == 3) {
-        if (!suffix || node_of(checker, suffix)->kind != NODE_STRING) {
-            struct diag *diag = diag_error(context, E0107, place_of(checker, call), "`scaled` needs `suffix`");
-            diag_label(context, diag, "expected as in `suffix: \"_scale_inv\"`");
-            return false;
-        }
-        entry->suffix = name_text(checker, node_of(checker, suffix)->text);
-        if (!format->block_cols) {
-            struct diag *diag = diag_error(context, E0601, place_of(checker, call), "a parameter of %s has no scales",
-                                           ir_text(checker->module, format->name));
-            diag_label(context, diag, "names scales");
-            return false;
-        }
-    }
+    entry->interleaved |= which == INTERLEAVED;
+    entry->swapped |= which == SWAPPED;
+    entry->transposed |= which == TRANSPOSE;
+    if (which == SCALED && !read_endings(checker, call, &endings, entry, format))
+        return false;
     return read_source(checker, arguments[0], entry, format);
 }
 
@@ -250,8 +288,12 @@ bool check_layer_names(struct checker *checker, struct span place, uint32_t weig
 static void add_entry(struct checker *checker, const struct entry *entry, uint32_t param, uint32_t number)
 {
     struct ir *module = checker->module;
-    struct mod_weight weight = {.param = param, .interleaved = entry->interleaved, .transposed = entry->transposed};
+    struct mod_weight weight = {.param = param,
+                                .interleaved = entry->interleaved,
+                                .swapped = entry->swapped,
+                                .transposed = entry->transposed};
     weight.suffix = ir_str(module, entry->suffix ? entry->suffix : "");
+    weight.values = ir_str(module, entry->values ? entry->values : "");
     weight.patterns = (struct rows){COUNT(module, mod_pattern), entry->count};
     for (uint32_t i = 0; i < entry->count; i++) {
         str_id text = module_name(checker, entry->patterns[i]);
@@ -288,7 +330,8 @@ static bool read_weights(struct checker *checker, struct symbol item, struct mod
         } else {
             struct mod_format format =
                 *ROW(checker->module, mod_format, ROW(checker->module, mod_param, param)->format);
-            fine = read_source(checker, node_of(checker, id)->slot[0], &entry, &format) &&
+            node_id source = node_of(checker, id)->slot[0];
+            fine = read_source(checker, source, &entry, &format) && check_scales(checker, source, &entry, &format) &&
                    check_placeholders(checker, &layer, id, &entry, param) && fine;
             uint32_t number = ADD(checker->module, mod_weight);
             row->entries.count++;

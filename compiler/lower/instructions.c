@@ -379,7 +379,9 @@ static void draft_mlp(struct writer *w, bool pool)
     double pairs = pool ? 0 : tokens(w) * (double)(p->dense ? p->experts : p->choices) / waves_of(w);
     double flops = pairs * (double)p->width * (double)p->ffn, size = (double)dtype_bytes(p->a_dtype);
     double owned = (double)p->experts / (p->dense ? 1 : w->l->ranks * waves_of(w));
-    double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * size;
+    const struct plan_param *up = ROW(w->l->plan, plan_param, p->w_up);
+    double stored = (double)dtype_bits(up->dtype) / 8 + (up->scales ? (double)plan_scale_bytes(up) / (double)(up->block_rows * up->block_cols) : 0);
+    double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * stored;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
                      hidden = pool ? F_POOL_HIDDEN : F_HIDDEN, acc = pool ? F_POOL_ACC : F_ACC;
     draft_unpack(w, pool, pairs * (double)p->width * size);

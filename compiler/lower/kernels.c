@@ -98,10 +98,14 @@ static uint32_t option_choice(const struct lowering *l, uint32_t stage, const ch
     return 0;
 }
 
-static int64_t panels(const struct plan_param *param)
+/// The three constants that say how quantised weights are stored.
+static void set_stored(struct plan_kernel *kernel, const struct plan_param *weights)
 {
-    int64_t panel = param->panel > 0 ? param->panel : 1;
-    return (param->rows + panel - 1) / panel;
+    if (!dtype_quantised(weights->dtype))
+        return;
+    kernel->n[8] = weights->dtype;
+    kernel->n[9] = weights->block_cols;
+    kernel->n[10] = weights->scales;
 }
 
 static void make_mlp(struct lowering *l, struct path *p)
@@ -109,18 +113,20 @@ static void make_mlp(struct lowering *l, struct path *p)
     const struct plan_param *up = ROW(l->plan, plan_param, p->w_up), *down = ROW(l->plan, plan_param, p->w_down);
     struct plan_kernel kernel = {
         .role = kernel_role_mlp_up,
-        .unit_count = panels(up),
+        .unit_count = plan_panels(up),
         .n = {p->width, p->ffn, option_choice(l, p->expert, "activation", activation_words, activation_words_count),
               p->a_dtype, p->a_stride, p->hidden_stride, p->weighted_input,
               (p->b_up == NONE ? 0 : MLP_HAS_BIAS) | (p->plain ? MLP_PLAIN : 0)},
         .alpha = option_number(l, p->expert, "alpha", 1),
         .limit = option_number(l, p->expert, "limit", 0)};
+    set_stored(&kernel, up);
     p->up_kernel = kernel_row(l, kernel);
     kernel = (struct plan_kernel){
         .role = kernel_role_mlp_down,
-        .unit_count = panels(down),
+        .unit_count = plan_panels(down),
         .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride, p->weighted_input,
               p->b_down == NONE ? 0 : MLP_HAS_BIAS}};
+    set_stored(&kernel, down);
     p->down_kernel = kernel_row(l, kernel);
 }
 

@@ -218,6 +218,12 @@ static int64_t round_up(int64_t value, int64_t to)
     return to > 0 ? (value + to - 1) / to * to : value;
 }
 
+/// The element type of rows and hidden activations: codes are expanded, other weights are multiplied as they are.
+static uint32_t computed_with(const struct plan_param *weights)
+{
+    return dtype_quantised(weights->dtype) ? weights->operand : weights->dtype;
+}
+
 static void read_mlp(struct lowering *l, struct path *p)
 {
     const struct mod_stage *expert = lower_stage(l, p->expert);
@@ -229,13 +235,13 @@ static void read_mlp(struct lowering *l, struct path *p)
     const struct plan_param *up = ROW(l->plan, plan_param, p->w_up), *down = ROW(l->plan, plan_param, p->w_down);
     p->width = up->cols;
     p->ffn = down->cols;
-    p->a_dtype = up->dtype;
+    p->a_dtype = computed_with(up);
     p->y_dtype = ROW(l->module, mod_value, expert->result)->dtype;
-    p->a_stride = moe_row_stride(p->width, dtype_bytes(up->dtype));
-    p->hidden_stride = moe_row_stride(p->ffn, dtype_bytes(down->dtype));
+    p->a_stride = moe_row_stride(p->width, dtype_bytes(p->a_dtype));
+    p->hidden_stride = moe_row_stride(p->ffn, dtype_bytes(p->a_dtype));
     p->acc_stride = round_up(p->width, down->layout == layout_panels ? down->panel : 1) * 4;
-    if (up->dtype != down->dtype)
-        lower_refuse(l, E0901, p->expert, NULL, "experts whose weights have two element types are not built yet");
+    if (computed_with(down) != p->a_dtype)
+        lower_refuse(l, E0901, p->expert, NULL, "experts that compute with two element types are not built yet");
     const struct mod_arg *activation = stage_arg(l->module, expert, "activation");
     refuse_option(l, p->expert, "activation",
                   p->plain && activation && !strcmp(ir_text(l->module, activation->choice), "clamped_silu"));

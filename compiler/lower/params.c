@@ -155,11 +155,11 @@ static const struct mod_weight *weight_of(const struct begin *b, uint32_t param)
     return NULL;
 }
 
-static void add_source_row(struct begin *b, const char *pattern, int64_t rows)
+static void add_source_row(struct begin *b, const char *pattern, const char *scales, int64_t rows)
 {
     uint32_t row = lower_add(b->context, b->plan, T_plan_source);
-    str_id text = ir_str(b->plan, pattern);
-    *ROW(b->plan, plan_source, row) = (struct plan_source){text, rows};
+    str_id text = ir_str(b->plan, pattern), scale_text = ir_str(b->plan, scales);
+    *ROW(b->plan, plan_source, row) = (struct plan_source){text, scale_text, rows};
 }
 
 /// Where the parameter's rows lie in the checkpoint; concatenated patterns hold equally many.
@@ -168,21 +168,81 @@ static bool add_sources(struct begin *b, const struct mod_stage *stage, uint32_t
     const struct mod_weight *weight = weight_of(b, param);
     uint32_t first = COUNT(b->plan, plan_source);
     if (!weight || !weight->patterns.count) {
-        add_source_row(b, "", to->rows);
-    } else if (weight->interleaved || weight->transposed || weight->suffix) {
-        refuse_stage(b, E0901, stage, "interleaved, transposed and scaled weights are not built yet");
-        return false;
+        add_source_row(b, "", "", to->rows);
     } else if (to->rows % weight->patterns.count) {
         refuse_stage(b, E0601, stage, "concatenated weights do not divide its rows");
         return false;
     } else {
+        const char *suffix = ir_text(b->module, weight->suffix), *values = ir_text(b->module, weight->values);
         for (uint32_t i = 0; i < weight->patterns.count; i++) {
             const struct mod_pattern *pattern = ROW(b->module, mod_pattern, weight->patterns.first + i);
-            add_source_row(b, ir_text(b->module, pattern->text), to->rows / weight->patterns.count);
+            const char *text = ir_text(b->module, pattern->text);
+            const char *scales = *suffix ? context_printf(b->context, "%s%s", text, suffix) : "";
+            add_source_row(b, context_printf(b->context, "%s%s", text, values), scales, to->rows / weight->patterns.count);
         }
     }
     to->sources = (struct rows){first, COUNT(b->plan, plan_source) - first};
     return true;
+}
+
+/// How the checkpoint lays out a matrix; `halves` of it are what can be interleaved or swapped.
+static bool read_layout(struct begin *b, const struct mod_stage *stage, uint32_t param, struct plan_param *to)
+{
+    const struct mod_weight *weight = weight_of(b, param);
+    if (!weight)
+        return true;
+    to->interleaved = weight->interleaved;
+    to->swapped = weight->swapped;
+    to->transposed = weight->transposed;
+    bool halved = weight->interleaved || weight->swapped;
+    if ((!halved && !weight->transposed) || (to->halves && (!halved || weight->patterns.count == 1)) ||
+        (!to->vector && !halved))
+        return true;
+    const char *name = ir_text(b->module, ROW(b->module, mod_param, param)->name);
+    struct diag *diag = refuse_stage(b, E0601, stage,
+                                     context_printf(b->context, "`%s` cannot lie %s in the checkpoint", name,
+                                                    halved ? "interleaved or swapped" : "transposed"));
+    diag_help(b->context, diag, halved ? "those are layouts of gate and up in one tensor" : "it is a vector");
+    return false;
+}
+
+/// Blocks that share a scale; the largest power of two of adjacent rows that surely lie in one.
+static void read_blocks(struct begin *b, const struct mod_format *format, uint32_t param, struct plan_param *to)
+{
+    const struct mod_weight *weight = weight_of(b, param);
+    bool fp4 = format->base == dtype_mxfp4;
+    to->block_rows = fp4 && !format->block_rows ? 1 : format->block_rows;
+    to->block_cols = fp4 && !format->block_cols ? 32 : format->block_cols;
+    int64_t run = 1, whole = to->halves && weight && weight->patterns.count == 1 ? to->rows / 2 : 0;
+    while (run < 64 && to->block_rows % (2 * run) == 0 && whole % (2 * run) == 0)
+        run *= 2;
+    to->scale_run = to->interleaved ? 1 : run;
+}
+
+/// What the kernels must know of weights that are codes with scales.
+static bool read_codes(struct begin *b, const struct mod_stage *stage, const char *role, uint32_t param,
+                       const struct mod_value *x, struct plan_param *to)
+{
+    const struct mod_format *format = ROW(b->module, mod_format, ROW(b->module, mod_param, param)->format);
+    const char *name = ir_text(b->module, ROW(b->module, mod_param, param)->name), *unbuilt = NULL;
+    read_blocks(b, format, param, to);
+    to->scale = format->base == dtype_mxfp4 ? (uint32_t)scale_type_ue8m0 : format->scale;
+    to->operand = x ? x->dtype : dtype_none;
+    if (strcmp(role, "w_gate_up") != 0 && strcmp(role, "w_up") != 0 && strcmp(role, "w_down") != 0)
+        unbuilt = "weights of a router or a gate as codes";
+    else if (!to->block_cols)
+        unbuilt = "codes without block scales";
+    else if (to->block_cols % 8 || to->cols % 8)
+        unbuilt = "blocks or rows that are no multiple of 8 columns";
+    else if (format->base == dtype_mxfp4 && (to->block_rows != 1 || to->block_cols != 32 || to->cols % 32 ||
+                                             format->scale == scale_type_f32))
+        unbuilt = "MXFP4 other than whole blocks of [1, 32] with ue8m0 scales";
+    else if (format->base == dtype_mxfp4 && to->transposed)
+        unbuilt = "transposed MXFP4";
+    if (!unbuilt)
+        return true;
+    refuse_stage(b, E0901, stage, context_printf(b->context, "`%s`: %s are not built yet", name, unbuilt));
+    return false;
 }
 
 /// Arguments that kernels read along their elements, in f32.
@@ -209,8 +269,10 @@ static bool choose_layout(const struct begin *b, struct plan_param *param)
 }
 
 /// `role`: the operator's name for the argument, which decides how its kernels read it.
-static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t param, const char *role, bool routed)
+static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t param, const char *role,
+                      const struct mod_value *x)
 {
+    bool routed = x && x->kind == value_kind_routed;
     uint32_t known = plan_param_of(b->plan, b->module, param);
     if (known != NONE && ROW(b->plan, plan_param, known)->vector != is_vector(role)) {
         refuse_stage(b, E0901, stage, "one parameter as a matrix and as a vector is not built yet");
@@ -230,10 +292,12 @@ static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t p
                              .rows = from->ndims == 1 ? 1 : bias ? from->dims[1] : from->dims[from->ndims - 2],
                              .cols = bias ? 1 : from->dims[from->ndims - 1],
                              .halves = !strcmp(role, "w_gate_up") || !strcmp(role, "b_gate_up")};
-    if (from->ndims < (row.vector ? 1 : 2) || from->ndims > 3 || format->block_cols) {
+    if (from->ndims < (row.vector ? 1 : 2) || from->ndims > 3) {
         refuse_stage(b, E0901, stage, "parameters that are no plain matrices are not built yet");
         return false;
     }
+    if (!read_layout(b, stage, param, &row) || (dtype_quantised(format->base) && !read_codes(b, stage, role, param, x, &row)))
+        return false;
     if (!choose_layout(b, &row)) {
         diag_error(b->context, E0901, lower_place(b->context, b->program, stage, NULL),
                    "`%s` weights of `%s` are not built yet", dtype_words[format->base], ir_text(b->module, from->name));
@@ -250,7 +314,7 @@ static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t p
 static bool add_params(struct begin *b, const struct mod_stage *stage)
 {
     const struct mod_arg *input = stage_arg(b->module, stage, "x");
-    bool routed = input && input->value != NONE && ROW(b->module, mod_value, input->value)->kind == value_kind_routed;
+    const struct mod_value *x = input && input->value != NONE ? ROW(b->module, mod_value, input->value) : NULL;
     for (uint32_t i = 0; i < stage->args.count; i++) {
         const struct mod_arg *arg = ROW(b->module, mod_arg, stage->args.first + i);
         const char *role = ir_text(b->module, arg->name);
@@ -262,7 +326,7 @@ static bool add_params(struct begin *b, const struct mod_stage *stage)
                        role);
             return false;
         }
-        if (!add_param(b, stage, arg->param, role, routed))
+        if (!add_param(b, stage, arg->param, role, x))
             return false;
     }
     return true;

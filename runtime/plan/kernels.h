@@ -98,11 +98,12 @@ struct moe_pairs_head {
 // mlp_up     p: pairs control, A, weights, hidden activations; then the biases f32 (packed like weights of one column),
 //               where n[7] says there are
 //            n: H, F, activation, dtype, A row bytes, hidden row bytes, 1: times the pair's weight before the activation,
-//               MLP_* bits
+//               MLP_* bits; quantised weights: their dtype, columns and scales of a block (plan_param); else 0
 //            unit fixed, unit_count panels per local expert: unit u is local expert u / panels, panel u % panels
 // mlp_down   p: pairs control, hidden activations, weights, accumulator f32[rows, round_up(H, panel)]
 //            n: F, H, dtype of weights and hidden, dtype of the result, hidden row bytes, accumulator row bytes,
-//               1: without the pair's weight (mlp_up has it), MLP_HAS_BIAS: the biases follow the accumulator
+//               1: without the pair's weight (mlp_up has it), MLP_HAS_BIAS: the biases follow the accumulator;
+//               quantised weights as mlp_up
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
 // merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1)
 //            n: width, dtype of own rows, dtype of what it writes, 1: adds to an earlier wave's sum, number of formats,

@@ -47,6 +47,36 @@ static inline int64_t plan_param_blocks(const struct plan_param *param, int64_t 
     return param->per_expert ? owned : param->shared ? param->shared : 1;
 }
 
+// How many bytes panels take. A panel's codes come first, then its scales, by block of columns, padded to whole lines.
+static inline int64_t plan_round_up(int64_t value, int64_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+static inline int64_t plan_panels(const struct plan_param *param)
+{
+    int64_t panel = param->panel > 0 ? param->panel : 1;
+    return (param->rows + panel - 1) / panel;
+}
+
+static inline int64_t plan_panel_codes(const struct plan_param *param)
+{
+    return plan_round_up(param->cols, param->group) * param->panel * dtype_bits(param->dtype) / 8;
+}
+
+static inline int64_t plan_scale_bytes(const struct plan_param *param) // of one packed scale: f32, or a power of two
+{
+    return param->dtype == dtype_mxfp4 ? 1 : 4;
+}
+
+static inline int64_t plan_panel_bytes(const struct plan_param *param)
+{
+    if (!param->scales)
+        return plan_panel_codes(param);
+    int64_t blocks = (param->cols + param->block_cols - 1) / param->block_cols;
+    return plan_panel_codes(param) + plan_round_up(blocks * param->scales * plan_scale_bytes(param), 64);
+}
+
 /// Serialises tables and code into one malloc'ed image. Returns false when memory is out.
 bool plan_write(const struct ir *ir, const void *code, size_t code_bytes, void **image, size_t *image_bytes);
 

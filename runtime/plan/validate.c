@@ -134,6 +134,30 @@ static bool validate_part(const struct check *c, const struct plan_variant *v, u
     return true;
 }
 
+static bool validate_codes(const struct check *c, uint32_t number, const struct plan_param *p)
+{
+    bool halved = p->interleaved || p->swapped;
+    if (halved && (!p->halves || p->rows % 2 || p->sources.count != 1))
+        return check_fail(c, "plan_param %u: no halves in one tensor", number);
+    if (!dtype_quantised(p->dtype)) {
+        if (p->scales || p->split || p->block_rows || p->block_cols)
+            return check_fail(c, "plan_param %u: scales without codes", number);
+        return true;
+    }
+    if (p->layout != layout_panels || p->vector || p->declared != p->dtype || !dtype_computes(p->operand) ||
+        !in_range(p->block_rows, 1, MOE_MAX_WIDTH) || !in_range(p->block_cols, 1, MOE_MAX_WIDTH) ||
+        !in_range(p->scale_run, 1, MOE_MAX_WIDTH))
+        return check_fail(c, "plan_param %u: no panels of codes with scales", number);
+    bool fp4 = p->dtype == dtype_mxfp4;
+    int64_t group = (p->split ? 2 : 1) * (fp4 ? 2 : 1), vector = p->panel / 2;
+    if (p->group != group || p->cols % 8 || p->block_cols % 8 || p->panel % 2 || (p->split && vector != 16))
+        return check_fail(c, "plan_param %u: codes in an unknown order", number);
+    if (fp4 ? p->scales != p->panel || p->block_rows != 1 || p->block_cols != 32 || p->cols % 32 || p->transposed
+            : p->scales != p->panel && (p->scales != 2 || p->scale_run % vector))
+        return check_fail(c, "plan_param %u: %lld scales of a panel", number, (long long)p->scales);
+    return true;
+}
+
 static bool validate_param(const struct check *c, uint32_t number)
 {
     const struct plan_param *p = ROW(c->ir, plan_param, number);
@@ -144,18 +168,19 @@ static bool validate_param(const struct check *c, uint32_t number)
         return check_fail(c, "plan_param %u: %lld rows, %lld columns", number, (long long)p->rows, (long long)p->cols);
     if (p->layout == layout_panels && (!in_range(p->panel, 1, MOE_MAX_WIDTH) || !in_range(p->group, 1, 64)))
         return check_fail(c, "plan_param %u: panel %lld, group %lld", number, (long long)p->panel, (long long)p->group);
+    if (!validate_codes(c, number, p))
+        return false;
     for (uint32_t s = 0; s < p->sources.count; s++) {
         int64_t more = ROW(c->ir, plan_source, p->sources.first + s)->rows;
         if (!in_range(more, 0, MOE_MAX_WIDTH) || (rows += more) > p->rows)
             return check_fail(c, "plan_param %u: its sources have more rows than it", number);
     }
-    int64_t per = p->layout == layout_panels ? p->panel : 1, across = p->layout == layout_panels ? p->group : 1;
-    int64_t packed = (p->rows + per - 1) / per * per * ((p->cols + across - 1) / across * across);
+    int64_t packed = p->layout == layout_panels ? plan_panels(p) * plan_panel_bytes(p) : p->rows * p->cols * dtype_bytes(p->dtype);
     if (p->shared > MOE_MAX_EXPERTS || (p->shared && (p->per_expert || p->vector)))
         return check_fail(c, "plan_param %u: %u shared experts", number, p->shared);
     if (p->vector && (p->per_expert || p->rows != 1 || p->dtype != dtype_f32 || p->layout != layout_rows))
         return check_fail(c, "plan_param %u: no vector", number);
-    if (dtype_bytes(p->dtype) * packed > p->bytes)
+    if (packed > p->bytes)
         return check_fail(c, "plan_param %u: %lld bytes do not hold it", number, (long long)p->bytes);
     return true;
 }

@@ -539,15 +539,18 @@ static bool check_route(const struct walk *w, const int64_t *n)
 static bool check_matrix(const struct walk *w, const struct plan_kernel *k, uint32_t pairs, uint32_t weights,
                          int64_t rows, int64_t cols, int64_t dtype)
 {
+    const int64_t *stored = k->n + 8; // quantised: dtype, columns and scales of a block
     const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, arg_at(w, weights)->buffer);
     const struct usage *u = usage_at(w, pairs);
     if (b->kind != buffer_kind_param)
         return true;
     const struct plan_param *p = ROW(w->c->ir, plan_param, b->param);
-    bool in_panels = p->layout == layout_panels || w->c->info->target == target_cuda;
-    int64_t panel = in_panels && p->panel > 0 ? p->panel : 1;
-    if (k->unit_count != (p->rows + panel - 1) / panel || p->rows != rows || p->cols != cols || p->dtype != dtype)
+    if (k->unit_count != plan_panels(p) || p->rows != rows || p->cols != cols)
         return instr_fail(w, "its weights are of another size than its kernel");
+    bool same = stored[0] ? p->dtype == stored[0] && p->block_cols == stored[1] && p->scales == stored[2] && p->operand == dtype
+                          : p->dtype == dtype;
+    if (!same)
+        return instr_fail(w, "its weights are stored in another way than its kernel reads them");
     if ((u->routed && !p->per_expert) || (u->shared && (p->per_expert || u->shared > most(p->shared, 1))))
         return instr_fail(w, "its weights have no block for each of its experts");
     return true;

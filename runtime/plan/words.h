@@ -29,6 +29,18 @@ static inline int64_t dtype_bytes(uint32_t dtype)
     return dtype < dtype_words_count ? bytes[dtype] : 0;
 }
 
+/// Bits of one element; 0 for none.
+static inline int64_t dtype_bits(uint32_t dtype)
+{
+    return dtype == dtype_mxfp4 ? 4 : 8 * dtype_bytes(dtype);
+}
+
+/// Codes that stand for a number together with a scale.
+static inline bool dtype_quantised(uint32_t dtype)
+{
+    return dtype == dtype_fp8_e4m3 || dtype == dtype_mxfp4;
+}
+
 /// Element types that kernels compute with.
 static inline bool dtype_computes(uint32_t dtype)
 {

@@ -108,6 +108,25 @@ static inline uint32_t bf16_from_f32(uint32_t bits)
     return (bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded;
 }
 
+/// Saturating: 448 and beyond, infinity included, is 448.
+static inline uint32_t e4m3_from_f32(uint32_t bits)
+{
+    uint32_t sign = bits >> 24 & 0x80u, x = bits & 0x7fffffffu;
+    if (x > 0x7f800000u) // NaN
+        return sign | 0x7fu;
+    if (x >= 0x43e00000u)
+        return sign | 0x7eu;
+    if (x >= 0x3c800000u) // normal in E4M3
+        return sign | (x - 0x3c000000u + 0x7ffffu + (x >> 20 & 1u)) >> 20;
+    if (x <= 0x3a800000u) // up to half of the smallest subnormal, a tie that goes to 0
+        return sign;
+    uint32_t shift = 141u - (x >> 23), mantissa = (x & 0x7fffffu) | 0x800000u;
+    uint32_t result = mantissa >> shift, rest = mantissa & ((1u << shift) - 1u), half = 1u << (shift - 1u);
+    if (rest > half || (rest == half && (result & 1u)))
+        result++;
+    return sign | result;
+}
+
 static inline uint32_t f32_from_e4m3(uint32_t code)
 {
     uint32_t sign = (code & 0x80u) << 24, magnitude = code & 0x7fu;
@@ -135,6 +154,9 @@ bool elements_to_f32(const char *dtype, const void *from, float *to, size_t coun
     else if (!strcmp(dtype, "F8_E4M3"))
         for (size_t i = 0; i < count; i++)
             store32(to, i, f32_from_e4m3(bytes[i]));
+    else if (!strcmp(dtype, "F8_E8M0")) // powers of two from 2^-127, a subnormal; 255 is NaN
+        for (size_t i = 0; i < count; i++)
+            store32(to, i, bytes[i] == 255 ? 0x7fc00000u : bytes[i] ? (uint32_t)bytes[i] << 23 : 0x00400000u);
     else
         return false;
     return true;
@@ -153,6 +175,9 @@ bool elements_from_f32(const char *dtype, const float *from, void *to, size_t co
     else if (!strcmp(dtype, "F16"))
         for (size_t i = 0; i < count; i++)
             store16(bytes, i, f16_from_f32(load32(from, i)));
+    else if (!strcmp(dtype, "F8_E4M3"))
+        for (size_t i = 0; i < count; i++)
+            bytes[i] = (uint8_t)e4m3_from_f32(load32(from, i));
     else
         return false;
     return true;

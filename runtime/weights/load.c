@@ -106,23 +106,127 @@ static const char *shape_text(const int64_t *shape, uint32_t dims, char *text, s
     return text;
 }
 
-/// Whether a tensor has the wanted shape; a trailing or leading dimension of 1 of a matrix may be absent (biases).
-static bool shape_fits(const struct tensor *tensor, const int64_t *wanted, uint32_t dims, int64_t rows, int64_t cols)
+/// A matrix of a parameter as a tensor should hold it, or one for each expert.
+struct wanted {
+    bool fused; // [experts, ...]
+    int64_t experts, rows, cols;
+};
+
+/// Whether the tensor has the shape. Experts may also be packed into the rows; of a bias, a dimension of 1 may be absent.
+static bool shape_fits(const struct tensor *tensor, const struct wanted *wanted)
 {
-    if (tensor->dims == dims)
-        return !memcmp(tensor->shape, wanted, dims * sizeof *wanted);
-    if (tensor->dims + 1 != dims || (rows != 1 && cols != 1))
+    int64_t shape[3] = {wanted->experts, wanted->rows, wanted->cols};
+    const int64_t *matrix = wanted->fused ? shape : shape + 1;
+    uint32_t dims = wanted->fused ? 3 : 2;
+    if (tensor->dims == dims && !memcmp(tensor->shape, matrix, dims * sizeof *matrix))
+        return true;
+    if (tensor->dims + 1 != dims)
         return false;
-    if (dims == 3 && tensor->shape[0] != wanted[0])
+    if (wanted->fused && tensor->shape[0] == wanted->experts * wanted->rows && tensor->shape[1] == wanted->cols)
+        return true;
+    if ((wanted->rows != 1 && wanted->cols != 1) || (wanted->fused && tensor->shape[0] != wanted->experts))
         return false;
-    return tensor->shape[dims - 2] == (cols == 1 ? rows : cols);
+    return tensor->shape[dims - 2] == (wanted->cols == 1 ? wanted->rows : wanted->cols);
+}
+
+static const char *wanted_text(const struct wanted *wanted, char *text, size_t size)
+{
+    int64_t shape[3] = {wanted->experts, wanted->rows, wanted->cols};
+    return shape_text(wanted->fused ? shape : shape + 1, wanted->fused ? 3 : 2, text, size);
 }
 
 /// bf16 and f16 widen to f32 without loss; any other difference would change values unseen.
 static bool dtype_fits(const char *dtype, uint32_t declared)
 {
+    if (declared == dtype_mxfp4)
+        return !strcmp(dtype, "U8");
     return !strcmp(dtype, element_name(declared)) ||
            (declared == dtype_f32 && (!strcmp(dtype, "BF16") || !strcmp(dtype, "F16")));
+}
+
+/// Scales keep their values whatever type holds them; but a power of two is not to be read as a number.
+static const char *scale_dtype(const char *dtype, uint32_t scale)
+{
+    if (scale == scale_type_ue8m0 && (!strcmp(dtype, "U8") || !strcmp(dtype, "F8_E8M0")))
+        return "F8_E8M0";
+    return !strcmp(dtype, "F32") || !strcmp(dtype, "BF16") || !strcmp(dtype, "F16") ? dtype : NULL;
+}
+
+static int find_tensor(struct loader *loader, const struct plan_param *param, const char *pattern, uint32_t layer,
+                       uint32_t expert, const struct tensor **tensor)
+{
+    const char *parameter = ir_text(loader->request->plan, param->name);
+    char name[1024];
+    if (!*pattern)
+        return fail(loader, MOE_BAD_WEIGHTS, "%s: the pipeline says of no tensor that it is parameter `%s`",
+                    loader->request->path, parameter);
+    if (!expand(pattern, layer, expert, name, sizeof name))
+        return fail(loader, MOE_BAD_WEIGHTS, "parameter `%s`: its tensor's name is too long", parameter);
+    *tensor = tensors_find(loader->tensors, name);
+    if (!*tensor)
+        return fail(loader, MOE_BAD_WEIGHTS, "%s: no tensor `%s` (parameter `%s`)", loader->request->path, name,
+                    parameter);
+    return MOE_OK;
+}
+
+static int check_shape(struct loader *loader, const struct plan_param *param, const struct tensor *tensor,
+                       const struct wanted *wanted)
+{
+    char has[200], needs[200];
+    if (shape_fits(tensor, wanted))
+        return MOE_OK;
+    struct wanted other = *wanted;
+    other.rows = wanted->cols;
+    other.cols = wanted->rows;
+    const char *hint = !shape_fits(tensor, &other) ? ""
+                       : param->transposed         ? " (it would fit without `transpose`)"
+                                                   : " (it would fit as `transpose(...)`)";
+    return fail(loader, MOE_BAD_WEIGHTS, "%s: tensor `%s` is %s, parameter `%s` needs %s%s", tensor->file, tensor->name,
+                shape_text(tensor->shape, tensor->dims, has, sizeof has), ir_text(loader->request->plan, param->name),
+                wanted_text(wanted, needs, sizeof needs), hint);
+}
+
+/// MXFP4 codes are [.., rows, cols / 32, 16] bytes; taken as [.., rows, cols / 2].
+static struct tensor flat_blocks(const struct tensor *tensor)
+{
+    struct tensor flat = *tensor;
+    if (flat.dims >= 3 && flat.shape[flat.dims - 1] == 16 && flat.shape[flat.dims - 2] <= INT64_MAX / 16) {
+        flat.dims--;
+        flat.shape[flat.dims - 1] *= 16;
+    }
+    return flat;
+}
+
+static int add_scales(struct loader *loader, const struct plan_param *param, const struct plan_source *source,
+                      const struct tensor *codes, uint32_t layer, uint32_t expert, bool fused, struct pack_source *to)
+{
+    const struct ir *plan = loader->request->plan;
+    const char *parameter = ir_text(plan, param->name);
+    const struct tensor *tensor;
+    int status = find_tensor(loader, param, ir_text(plan, source->scales), layer, expert, &tensor);
+    if (status != MOE_OK)
+        return status;
+    int64_t rows = (source->rows + param->block_rows - 1) / param->block_rows;
+    int64_t cols = (param->cols + param->block_cols - 1) / param->block_cols;
+    struct wanted wanted = {.fused = fused, .experts = param->shared ? param->shared : loader->info->experts};
+    wanted.rows = param->transposed ? cols : rows;
+    wanted.cols = param->transposed ? rows : cols;
+    status = check_shape(loader, param, tensor, &wanted);
+    if (status != MOE_OK)
+        return status;
+    int64_t packed_rows = param->transposed ? param->cols : source->rows;
+    if (fused && tensor->dims == 2 && packed_rows % (param->transposed ? param->block_cols : param->block_rows))
+        return fail(loader, MOE_BAD_WEIGHTS, "%s: tensor `%s`: blocks would reach from one expert into the next",
+                    codes->file, codes->name);
+    to->scale_dtype = scale_dtype(tensor->dtype, param->scale);
+    if (!to->scale_dtype)
+        return fail(loader, MOE_BAD_WEIGHTS, "%s: tensor `%s` is %s, the scales of parameter `%s` are declared %s",
+                    tensor->file, tensor->name, tensor->dtype, parameter, scale_type_words[param->scale]);
+    size_t slice = (size_t)(rows * cols) * element_bytes(tensor->dtype);
+    to->scales = (const uint8_t *)tensor->data + (fused ? expert * slice : 0);
+    to->scale_row_step = param->transposed ? 1 : cols;
+    to->scale_col_step = param->transposed ? rows : 1;
+    return MOE_OK;
 }
 
 static int find_source(struct loader *loader, const struct plan_param *param, const struct plan_source *source,
@@ -130,32 +234,31 @@ static int find_source(struct loader *loader, const struct plan_param *param, co
 {
     const struct ir *plan = loader->request->plan;
     const char *pattern = ir_text(plan, source->pattern), *parameter = ir_text(plan, param->name);
-    char name[1024], has[200], needs[200];
-    if (!*pattern)
-        return fail(loader, MOE_BAD_WEIGHTS, "%s: the pipeline says of no tensor that it is parameter `%s`",
-                    loader->request->path, parameter);
-    if (!expand(pattern, layer, expert, name, sizeof name))
-        return fail(loader, MOE_BAD_WEIGHTS, "parameter `%s`: its tensor's name is too long", parameter);
-    const struct tensor *tensor = tensors_find(loader->tensors, name);
-    if (!tensor)
-        return fail(loader, MOE_BAD_WEIGHTS, "%s: no tensor `%s` (parameter `%s`)", loader->request->path, name,
-                    parameter);
-    bool fused = (param->per_expert || param->shared) && !strstr(pattern, "{expert}"); // [experts, rows, cols]: a slice
-    int64_t wanted[3] = {param->shared ? param->shared : loader->info->experts, source->rows, param->cols};
-    const int64_t *shape = fused ? wanted : wanted + 1;
-    uint32_t dims = fused ? 3 : 2;
-    if (!shape_fits(tensor, shape, dims, source->rows, param->cols))
-        return fail(loader, MOE_BAD_WEIGHTS, "%s: tensor `%s` is %s, parameter `%s` needs %s", tensor->file, name,
-                    shape_text(tensor->shape, tensor->dims, has, sizeof has), parameter,
-                    shape_text(shape, dims, needs, sizeof needs));
-    if (!dtype_fits(tensor->dtype, param->declared))
-        return fail(loader, MOE_BAD_WEIGHTS, "%s: tensor `%s` is %s, parameter `%s` is declared %s", tensor->file, name,
-                    tensor->dtype, parameter, dtype_words[param->declared]);
-    size_t slice = (size_t)(source->rows * param->cols) * element_bytes(tensor->dtype);
-    const uint8_t *data = tensor->data;
-    return add_source(loader, (struct pack_source){.data = data + (fused ? expert * slice : 0),
-                                                   .dtype = tensor->dtype,
-                                                   .rows = source->rows});
+    const struct tensor *found;
+    int status = find_tensor(loader, param, pattern, layer, expert, &found);
+    if (status != MOE_OK)
+        return status;
+    bool fp4 = param->declared == dtype_mxfp4, fused = (param->per_expert || param->shared) && !strstr(pattern, "{expert}");
+    struct tensor tensor = fp4 ? flat_blocks(found) : *found;
+    struct wanted wanted = {.fused = fused, .experts = param->shared ? param->shared : loader->info->experts};
+    wanted.rows = param->transposed ? param->cols : source->rows;
+    wanted.cols = param->transposed ? source->rows : fp4 ? param->cols / 2 : param->cols;
+    status = check_shape(loader, param, &tensor, &wanted);
+    if (status != MOE_OK)
+        return status;
+    if (!dtype_fits(tensor.dtype, param->declared))
+        return fail(loader, MOE_BAD_WEIGHTS, "%s: tensor `%s` is %s, parameter `%s` is declared %s", tensor.file,
+                    tensor.name, tensor.dtype, parameter, dtype_words[param->declared]);
+    size_t slice = (size_t)(wanted.rows * wanted.cols) * element_bytes(tensor.dtype);
+    const uint8_t *data = tensor.data;
+    struct pack_source added = {.data = data + (fused ? expert * slice : 0),
+                                .dtype = found->dtype,
+                                .rows = source->rows,
+                                .row_step = param->transposed ? 1 : 0,
+                                .col_step = param->transposed ? source->rows : 0};
+    if (dtype_quantised(param->dtype))
+        status = add_scales(loader, param, source, found, layer, expert, fused, &added);
+    return status == MOE_OK ? add_source(loader, added) : status;
 }
 
 // --- the list of blocks ---------------------------------------------------------------------------------------------
@@ -187,9 +290,10 @@ static int check_param(struct loader *loader, const struct plan_param *param)
 {
     const struct ir *plan = loader->request->plan;
     const char *name = ir_text(plan, param->name);
-    if (param->declared != dtype_f32 && param->declared != dtype_f16 && param->declared != dtype_bf16)
-        return fail(loader, MOE_UNSUPPORTED,
-                    "parameter `%s`: weights of this type cannot be loaded yet, only f32, f16, bf16", name);
+    if (!dtype_computes(param->declared) && !dtype_quantised(param->declared))
+        return fail(loader, MOE_UNSUPPORTED, "parameter `%s`: weights of this type cannot be loaded yet", name);
+    if (dtype_quantised(param->declared) != dtype_quantised(param->dtype))
+        return fail(loader, MOE_UNSUPPORTED, "parameter `%s`: its codes would not stay codes", name);
     int64_t needed = pack_bytes(param), rows = 0;
     if (needed < 0 || needed > param->bytes)
         return fail(loader, MOE_BAD_PLAN, "parameter `%s`: its layout needs %" PRId64 " bytes, the plan has %" PRId64,
@@ -261,7 +365,8 @@ static int list_blocks(struct loader *loader)
 static void advise(const struct plan_param *param, const struct pack_source *source, int advice)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)source->data;
-    uintptr_t end = begin + (size_t)(source->rows * param->cols) * element_bytes(source->dtype);
+    size_t elements = (size_t)(source->rows * param->cols) / (param->declared == dtype_mxfp4 ? 2 : 1);
+    uintptr_t end = begin + elements * element_bytes(source->dtype);
     begin = (begin + page - 1) / page * page;
     end = end / page * page;
     if (end > begin)

@@ -2,6 +2,7 @@
 // cache, then interleaved, so that memory is read and written in order.
 #include "runtime/weights/pack.h"
 
+#include "runtime/plan/limits.h"
 #include "runtime/weights/random.h"
 #include "runtime/weights/safetensors.h"
 #include <string.h>
@@ -29,8 +30,22 @@ static int64_t tile_width(const struct plan_param *param)
     return ceil_div(width, param->group) * param->group;
 }
 
+static int64_t codes_bytes(const struct plan_param *param)
+{
+    bool sized = param->rows > 0 && param->rows <= MOE_MAX_WIDTH && param->cols > 0 && param->cols <= MOE_MAX_WIDTH;
+    bool blocks = param->block_rows > 0 && param->block_cols > 0 && (param->scales == 2 || param->scales == param->panel);
+    int64_t group = (param->split ? 2 : 1) * (param->dtype == dtype_mxfp4 ? 2 : 1);
+    if (!sized || !blocks || param->layout != layout_panels || param->panel < 2 || param->panel % 2 ||
+        param->panel > PACK_CODE_COLUMNS || param->group != group || param->cols % group ||
+        (param->split && param->panel != PACK_CODE_COLUMNS) || (param->halves && param->rows % 2))
+        return -1;
+    return plan_panels(param) * plan_panel_bytes(param);
+}
+
 int64_t pack_bytes(const struct plan_param *param)
 {
+    if (dtype_quantised(param->dtype))
+        return codes_bytes(param);
     const char *dtype = element_name(param->dtype);
     bool floating = param->dtype == dtype_f32 || param->dtype == dtype_f16 || param->dtype == dtype_bf16;
     if (!floating || param->rows <= 0 || param->cols <= 0)
@@ -52,11 +67,22 @@ static size_t tile_stride(const struct plan_param *param)
 size_t pack_scratch_bytes(const struct plan_param *param)
 {
     size_t floats = TILE_MOST * sizeof(float);
+    if (dtype_quantised(param->dtype))
+        return floats;
     if (param->layout == layout_rows)
         return floats;
     if ((size_t)tile_width(param) > TILE_MOST)
         floats = (size_t)tile_width(param) * sizeof(float);
     return floats + (size_t)param->panel * tile_stride(param) + 64;
+}
+
+/// `count` elements of a transposed source in a row, each of `size` bytes, from column k on.
+static void gather(const struct pack_source *source, size_t size, int64_t row, int64_t k, size_t count, uint8_t *to)
+{
+    const uint8_t *from = (const uint8_t *)source->data + (size_t)(row * source->row_step + k * source->col_step) * size;
+    size_t step = (size_t)source->col_step * size;
+    for (size_t i = 0; i < count; i++, from += step, to += size)
+        memcpy(to, from, size);
 }
 
 /// `count` values of one row from column k on, in the packed type.
@@ -65,8 +91,19 @@ static void convert(const struct plan_param *param, const struct pack_source *so
 {
     const char *packed = element_name(param->dtype), *declared = element_name(param->declared);
     size_t position = (size_t)(row * param->cols + k);
+    if (source->data && source->col_step && count > TILE_MOST) {
+        convert(param, source, row, k, TILE_MOST, floats, to);
+        convert(param, source, row, k + TILE_MOST, count - TILE_MOST, floats, (uint8_t *)to + TILE_MOST * element_bytes(packed));
+        return;
+    }
     if (source->data) {
-        const uint8_t *from = (const uint8_t *)source->data + position * element_bytes(source->dtype);
+        size_t size = element_bytes(source->dtype);
+        const uint8_t *from = (const uint8_t *)source->data + position * size;
+        uint8_t line[TILE_MOST * 4];
+        if (source->col_step) {
+            gather(source, size, row, k, count, line);
+            from = line;
+        }
         bool exact = param->declared == dtype_f32 || !strcmp(declared, source->dtype);
         if (exact && !strcmp(packed, source->dtype)) {
             memcpy(to, from, count * element_bytes(packed));
@@ -88,8 +125,15 @@ static void convert(const struct plan_param *param, const struct pack_source *so
 }
 
 /// The source that holds a row of the block, and the row's number in it.
-static const struct pack_source *find_row(const struct pack_source *sources, size_t count, int64_t *row)
+static const struct pack_source *find_row(const struct plan_param *param, const struct pack_source *sources, size_t count,
+                                          int64_t *row)
 {
+    int64_t half = param->rows / 2, within = *row < half ? *row : *row - half;
+    bool second = (*row >= half) != (param->swapped != 0);
+    if (param->interleaved && sources->data)
+        *row = 2 * within + second;
+    else if (param->swapped && sources->data)
+        *row = second ? half + within : within;
     for (size_t i = 0; i < count; i++) {
         if (*row < sources[i].rows)
             return &sources[i];
@@ -109,6 +153,13 @@ static int64_t row_of(const struct plan_param *param, int64_t p, int64_t c)
     if (within >= rows)
         return -1;
     return c < half ? within : rows + within;
+}
+
+const struct pack_source *pack_find(const struct plan_param *param, const struct pack_source *sources, size_t count,
+                                    int64_t p, int64_t c, int64_t *row)
+{
+    *row = row_of(param, p, c);
+    return *row < 0 ? NULL : find_row(param, sources, count, row);
 }
 
 /// Columns of `unit` bytes from rows `stride` apart, group by group. A constant unit makes the copies single moves.
@@ -152,7 +203,7 @@ static uint8_t *pack_panels(const struct plan_param *param, const struct pack_so
                 uint8_t *line = tile + (size_t)c * stride;
                 int64_t row = row_of(param, p, c), used = row < 0 ? 0 : valid;
                 if (used > 0) {
-                    const struct pack_source *source = find_row(sources, count, &row);
+                    const struct pack_source *source = find_row(param, sources, count, &row);
                     convert(param, source, row, k, (size_t)used, floats, line);
                 }
                 memset(line + (size_t)used * element, 0, (size_t)(tile_k - used) * element);
@@ -169,7 +220,7 @@ static uint8_t *pack_rows(const struct plan_param *param, const struct pack_sour
     size_t element = element_bytes(element_name(param->dtype));
     for (int64_t r = 0; r < param->rows; r++) {
         int64_t row = r;
-        const struct pack_source *source = find_row(sources, count, &row);
+        const struct pack_source *source = find_row(param, sources, count, &row);
         for (int64_t k = 0; k < param->cols; k += TILE_MOST) {
             size_t used = (size_t)(param->cols - k < TILE_MOST ? param->cols - k : TILE_MOST);
             convert(param, source, row, k, used, scratch, to);
@@ -182,7 +233,8 @@ static uint8_t *pack_rows(const struct plan_param *param, const struct pack_sour
 void pack_block(const struct plan_param *param, const struct pack_source *sources, size_t count, void *scratch,
                 void *to)
 {
-    uint8_t *end = param->layout == layout_rows ? pack_rows(param, sources, count, scratch, to)
-                                                : pack_panels(param, sources, count, scratch, to);
+    uint8_t *end = dtype_quantised(param->dtype)         ? pack_codes(param, sources, count, to)
+                   : param->layout == layout_rows ? pack_rows(param, sources, count, scratch, to)
+                                                  : pack_panels(param, sources, count, scratch, to);
     memset(end, 0, (size_t)param->bytes - (size_t)(end - (uint8_t *)to));
 }

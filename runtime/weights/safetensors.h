@@ -38,8 +38,9 @@ const char *element_name(uint32_t dtype);   // the file's word for an enum dtype
 /// Product of the shape and of the element size; -1 when unknown, negative or beyond int64_t.
 int64_t tensor_bytes(const char *dtype, const int64_t *shape, uint32_t dims);
 
-/// Exact widening to f32 (from F32 F16 BF16 F8_E4M3) and rounding, nearest even, from f32 (to F32 F16 BF16); `count`
-/// elements, at any alignment. NaN stays NaN (quiet, sign and leading payload bits kept). False: a dtype they do not know.
+/// Exact widening to f32 (from F32 F16 BF16 F8_E4M3 F8_E8M0) and rounding, nearest even, from f32 (to F32 F16 BF16
+/// F8_E4M3, which saturates); `count` elements, at any alignment. NaN stays NaN (quiet, sign and leading payload bits
+/// kept). False: a dtype they do not know.
 bool elements_to_f32(const char *dtype, const void *from, float *to, size_t count);
 bool elements_from_f32(const char *dtype, const float *from, void *to, size_t count);
 

@@ -11,7 +11,8 @@
 // clang-format off
 #define X86 .triple = "x86_64-unknown-linux-gnu"
 #define AVX512                                                                                                         \
-    X86, .cpu = "x86-64-v4", .tune = "x86-64-v4", .lanes = 16, .tile_rows = 13, .widened_rows = 11, .fma = true, .f16c = true
+    X86, .cpu = "x86-64-v4", .tune = "x86-64-v4", .lanes = 16, .tile_rows = 13, .widened_rows = 11, .coded_rows = 8,   \
+    .fma = true, .f16c = true
 // clang-format on
 
 enum { LEVEL_V2, LEVEL_V3, LEVEL_V4, LEVEL_BF16, LEVEL_NEON, LEVEL_COUNT };
@@ -26,7 +27,8 @@ static const struct cpu_level levels[LEVEL_COUNT] = {
                   .tune = "x86-64-v2",
                   .lanes = 4,
                   .tile_rows = 4,
-                  .widened_rows = 4},
+                  .widened_rows = 4,
+                  .coded_rows = 2},
     [LEVEL_V3] = {.name = "v3",
                   X86,
                   .cpu = "x86-64-v3",
@@ -35,10 +37,11 @@ static const struct cpu_level levels[LEVEL_COUNT] = {
                   .lanes = 8,
                   .tile_rows = 6,
                   .widened_rows = 5,
+                  .coded_rows = 3,
                   .fma = true,
                   .f16c = true},
     [LEVEL_V4] = {.name = "v4", .features = "-prefer-256-bit", AVX512},
-    [LEVEL_BF16] = {.name = "bf16", .features = "-prefer-256-bit,+avx512bf16", AVX512, .dot_bf16 = true},
+    [LEVEL_BF16] = {.name = "bf16", .features = "-prefer-256-bit,+avx512bf16,+avx512vbmi", AVX512, .dot_bf16 = true},
     [LEVEL_NEON] = {.name = "neon",
                     .triple = "aarch64-unknown-linux-gnu",
                     .cpu = "generic",
@@ -47,6 +50,7 @@ static const struct cpu_level levels[LEVEL_COUNT] = {
                     .lanes = 4,
                     .tile_rows = 12,
                     .widened_rows = 10,
+                    .coded_rows = 4,
                     .fma = true,
                     .f16c = true},
 };
@@ -61,7 +65,7 @@ static unsigned best_level(void)
         !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
         !__builtin_cpu_supports("avx512cd"))
         return LEVEL_V3;
-    return __builtin_cpu_supports("avx512bf16") ? LEVEL_BF16 : LEVEL_V4;
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") ? LEVEL_BF16 : LEVEL_V4;
 }
 #else
 static unsigned best_level(void)
@@ -112,9 +116,31 @@ bool cpu_level_runs_here(const char *level)
     return !strcmp(found->triple, levels[best_level()].triple) && (unsigned)(found - levels) <= best_level();
 }
 
+/// Codes lie k by k, a byte or a nibble a column; for the dot product, whose operand is pairs, in pairs of k and in the
+/// order that unpacking bytes to words puts right. The lower nibble is the earlier k.
+static bool choose_codes(const struct cpu_level *level, struct plan_param *param, uint32_t dtype)
+{
+    bool blocks = param->block_rows > 0 && param->block_cols > 0 && param->block_cols % 8 == 0;
+    if (!blocks || !dtype_computes(param->operand) || param->rows <= 0 || param->cols <= 0 || param->cols % 8)
+        return false;
+    if (dtype == dtype_mxfp4 && (param->block_rows != 1 || param->block_cols != 32))
+        return false;
+    param->dtype = dtype;
+    param->layout = layout_panels;
+    param->panel = (int64_t)level->lanes * PANEL_VECTORS;
+    param->split = level->dot_bf16 && param->operand == dtype_bf16;
+    param->group = (param->split ? 2 : 1) * (dtype == dtype_mxfp4 ? 2 : 1);
+    bool alike = dtype != dtype_mxfp4 && param->scale_run % level->lanes == 0;
+    param->scales = alike ? PANEL_VECTORS : param->panel;
+    param->bytes = plan_panels(param) * plan_panel_bytes(param);
+    return true;
+}
+
 static bool choose_layout(const struct cpu_level *level, struct plan_param *param)
 {
     uint32_t dtype = param->dtype != dtype_none ? param->dtype : param->per_expert ? param->declared : dtype_f32;
+    if (dtype_quantised(dtype))
+        return !param->vector && choose_codes(level, param, dtype);
     unsigned bytes = dtype == dtype_f32 ? 4 : dtype == dtype_bf16 || dtype == dtype_f16 ? 2 : 0;
     if (!bytes || param->rows <= 0 || param->cols <= 0)
         return false;
@@ -129,9 +155,7 @@ static bool choose_layout(const struct cpu_level *level, struct plan_param *para
     param->layout = layout_panels;
     param->panel = (int64_t)level->lanes * PANEL_VECTORS;
     param->group = dtype == dtype_bf16 ? 2 : 1;
-    int64_t panels = (param->rows + param->panel - 1) / param->panel;
-    int64_t k = (param->cols + param->group - 1) / param->group * param->group;
-    param->bytes = (panels * param->panel * k * bytes + 63) / 64 * 64;
+    param->bytes = plan_round_up(plan_panels(param) * plan_panel_bytes(param), 64);
     return true;
 }
 
@@ -147,6 +171,26 @@ struct plan_param kernel_weights(struct emit *e, uint32_t dtype, int64_t rows, i
     if (!choose_layout(e->level, &param))
         fatal(e->context, EXIT_BUG, "no layout for %s weights of %lld x %lld", dtype_words[dtype], (long long)rows,
               (long long)cols);
+    return param;
+}
+
+struct plan_param expert_weights(struct emit *e, uint32_t operand, const int64_t stored[3], int64_t rows, int64_t cols,
+                                 bool halves)
+{
+    if (!stored[0])
+        return kernel_weights(e, operand, rows, cols, halves, false);
+    struct plan_param param = {.per_expert = true,
+                               .declared = (uint32_t)stored[0],
+                               .operand = operand,
+                               .rows = rows,
+                               .cols = cols,
+                               .halves = halves,
+                               .block_rows = 1,
+                               .block_cols = stored[1],
+                               .scale_run = stored[2] == PANEL_VECTORS ? e->level->lanes : 1};
+    if (!choose_layout(e->level, &param) || param.scales != stored[2])
+        fatal(e->context, EXIT_BUG, "no layout for %s weights of %lld x %lld", dtype_words[param.declared],
+              (long long)rows, (long long)cols);
     return param;
 }
 
@@ -175,15 +219,22 @@ static bool can_copy(const int64_t *n)
            (n[6] == dtype_none || computes(n[6]));
 }
 
+/// How weights are stored: as their rows are, or as codes with scales.
+static bool can_expand(const int64_t *stored)
+{
+    return !stored[0] || (stored[0] > 0 && dtype_quantised((uint32_t)stored[0]) && stored[1] > 0 && stored[1] % 8 == 0 &&
+                          stored[2] > 0);
+}
+
 static bool can_up(const int64_t *n)
 {
-    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 && n[2] < activation_words_count && computes(n[3]) &&
+    return can_expand(n + 8) && n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 && n[2] < activation_words_count && computes(n[3]) &&
            !((n[7] & MLP_PLAIN) && n[2] == activation_clamped_silu);
 }
 
 static bool can_down(const int64_t *n)
 {
-    return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0 && computes(n[2]) && computes(n[3]);
+    return can_expand(n + 8) && n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0 && computes(n[2]) && computes(n[3]);
 }
 
 static bool can_merge(const int64_t *n)

@@ -16,8 +16,9 @@ struct cpu_level {
     unsigned lanes;        // f32 elements of a vector register
     unsigned tile_rows;    // most rows of a fused GEMM tile that leave no accumulator spilled
     unsigned widened_rows; // the same for 16-bit weights without a dot product, which need more registers
+    unsigned coded_rows;   // the same for quantised weights that the tile expands itself; more rows share an expanded copy
     bool fma, f16c;
-    bool dot_bf16; // vdpbf16ps
+    bool dot_bf16; // vdpbf16ps, and byte permutes to expand quantised weights for it
 };
 
 enum { PANEL_VECTORS = 2, TILE_ROWS_MAX = 13, CARRIED_MAX = TILE_ROWS_MAX * PANEL_VECTORS + 2 };
@@ -141,6 +142,10 @@ void generate_gate(struct emit *e, struct plan_kernel *kernel, const char *name)
 
 /// The layout a kernel's weights have: what cpu_choose_layout gives for them.
 struct plan_param kernel_weights(struct emit *e, uint32_t dtype, int64_t rows, int64_t cols, bool halves, bool router);
+/// The same for the experts' weights of a kernel that multiplies rows of `operand` with them; `stored`: the three
+/// constants that say how they are stored (kernels.h).
+struct plan_param expert_weights(struct emit *e, uint32_t operand, const int64_t stored[3], int64_t rows, int64_t cols,
+                                 bool halves);
 
 /// Compiles the module and links it into one position-independent block (image.c). offsets[i] is where the function
 /// names[i] begins.

@@ -1,18 +1,8 @@
 // Generates the register tiles and the loop that cuts rows into them (gemm.h).
 #include "gemm.h"
+#include "codes.h"
 
 enum { ROWS_TO_PREFETCH = 7 }; // measured: from here on the next panel's prefetch gains
-
-int64_t panel_bytes(const struct plan_param *param)
-{
-    int64_t groups = (param->cols + param->group - 1) / param->group;
-    return groups * param->group * param->panel * dtype_bytes(param->dtype);
-}
-
-int64_t panel_count(const struct plan_param *param)
-{
-    return (param->rows + param->panel - 1) / param->panel;
-}
 
 unsigned tile_rows(struct emit *e, uint32_t dtype)
 {
@@ -22,7 +12,7 @@ unsigned tile_rows(struct emit *e, uint32_t dtype)
 
 static bool uses_dot(struct emit *e, const struct gemm *gemm)
 {
-    return e->level->dot_bf16 && gemm->weights.dtype == dtype_bf16;
+    return e->level->dot_bf16 && (gemm->read.dtype == dtype_bf16 || gemm->read.split);
 }
 
 // k values taken from A by one load: a pair of bf16, or one number
@@ -37,10 +27,10 @@ static unsigned unroll_of(const struct gemm *gemm)
     return step_of(gemm) * 4;
 }
 
-// a panel's weights for one k
-static int64_t row_bytes(const struct gemm *gemm)
+// `count` k values of a panel
+static int64_t k_bytes(const struct plan_param *weights, int64_t count)
 {
-    return gemm->weights.panel * dtype_bytes(gemm->weights.dtype);
+    return count * weights->panel * dtype_bits(weights->dtype) / 8;
 }
 
 // multiply-adds of a step: the dot product takes its pair at once
@@ -74,7 +64,7 @@ static void load_a(struct emit *e, const struct gemm *gemm, LLVMValueRef pointer
 // a vector of weights of a step; `column` is its first
 static void load_b(struct emit *e, const struct gemm *gemm, LLVMValueRef pointer, int64_t column, LLVMValueRef *parts)
 {
-    const struct plan_param *w = &gemm->weights;
+    const struct plan_param *w = &gemm->read;
     unsigned lanes = e->level->lanes, bytes = (unsigned)dtype_bytes(w->dtype);
     if (w->group == 2) {
         parts[0] = load(e, vector_of(e->i32, lanes), offset_const(e, pointer, column * 4), 16);
@@ -98,13 +88,23 @@ static LLVMValueRef dot_bf16(struct emit *e, LLVMValueRef sum, LLVMValueRef a, L
     return LLVMBuildCall2(e->builder, type, function, args, 3, "");
 }
 
-// one step of k for all rows: sums += A column x panel row
-static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef b,
-                      LLVMValueRef (*sums)[PANEL_VECTORS])
+// the weights of step k of a round, whose first are at b
+static void load_columns(struct emit *e, const struct gemm *gemm, LLVMValueRef b, unsigned k,
+                         LLVMValueRef columns[PANEL_VECTORS][2])
 {
-    LLVMValueRef columns[PANEL_VECTORS][2], row[2];
+    if (dtype_quantised(gemm->read.dtype)) {
+        load_codes(e, &gemm->read, b, k, step_of(gemm), columns);
+        return;
+    }
     for (unsigned v = 0; v < PANEL_VECTORS; v++)
-        load_b(e, gemm, b, v * e->level->lanes, columns[v]);
+        load_b(e, gemm, offset_const(e, b, k_bytes(&gemm->read, k)), v * e->level->lanes, columns[v]);
+}
+
+// one step of k for all rows: sums += A column x panel row
+static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a,
+                      LLVMValueRef columns[PANEL_VECTORS][2], LLVMValueRef (*sums)[PANEL_VECTORS])
+{
+    LLVMValueRef row[2];
     for (unsigned r = 0; r < rows; r++) {
         load_a(e, gemm, offset_const(e, a, r * gemm->a_stride), row);
         for (unsigned part = 0; part < parts_of(e, gemm); part++)
@@ -114,57 +114,168 @@ static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LL
     }
 }
 
+// What a tile function is given besides its finisher's pointers.
+enum { TILE_A, TILE_B, TILE_AHEAD, TILE_STEP, TILE_SCALES, TILE_OWN };
+
+// sums (then, where it prefetches, the place to prefetch) += A x panel over `count` k values
+static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef b,
+                         int64_t count, LLVMValueRef *carried)
+{
+    LLVMValueRef(*sums)[PANEL_VECTORS] = (LLVMValueRef(*)[PANEL_VECTORS])carried, columns[PANEL_VECTORS][2];
+    unsigned numbers = rows * PANEL_VECTORS, unroll = unroll_of(gemm), a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
+    struct loop loop = loop_begin_once(e, 0, count, unroll, carried, numbers + gemm->prefetches);
+    LLVMValueRef a_k = offset(e, a, scaled(e, loop.index, a_bytes));
+    LLVMValueRef b_k = offset(e, b, scaled(e, loop.index, k_bytes(&gemm->read, 1)));
+    for (unsigned k = 0; k < unroll; k += step_of(gemm)) {
+        load_columns(e, gemm, b_k, k, columns);
+        tile_step(e, gemm, rows, offset_const(e, a_k, k * a_bytes), columns, sums);
+    }
+    if (gemm->prefetches) {
+        LLVMValueRef step = LLVMGetParam(e->function, TILE_STEP);
+        for (int64_t at = 0; at < k_bytes(&gemm->weights, unroll); at += 64)
+            prefetch(e, offset_const(e, carried[numbers], at), PREFETCH_L2);
+        carried[numbers] = offset(e, carried[numbers], step);
+    }
+    loop_end(e, &loop, carried);
+}
+
+// totals += scales x (A x panel) over a block of `count` k values. The totals wait in memory, which costs little beside
+// the block and leaves the registers to the sums.
+static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef b,
+                      LLVMValueRef scales, int64_t count, LLVMValueRef totals, LLVMValueRef *ahead)
+{
+    LLVMValueRef carried[CARRIED_MAX], factors[PANEL_VECTORS];
+    unsigned numbers = rows * PANEL_VECTORS, lanes = e->level->lanes;
+    for (unsigned i = 0; i < numbers; i++)
+        carried[i] = splat_f32(e, 0, lanes);
+    carried[numbers] = *ahead;
+    add_products(e, gemm, rows, a, b, count, carried);
+    *ahead = carried[numbers];
+    load_scales(e, &gemm->weights, scales, factors);
+    for (unsigned i = 0; i < numbers; i++) {
+        LLVMValueRef at = offset_const(e, totals, i * lanes * 4), total = load_f32(e, at, dtype_f32, lanes);
+        store_f32(e, multiply_add(e, carried[i], factors[i % PANEL_VECTORS], total), at, dtype_f32, lanes);
+    }
+}
+
+// sums = A x panel, block after block of k that shares scales
+static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *sums)
+{
+    unsigned numbers = rows * PANEL_VECTORS, lanes = e->level->lanes;
+    const struct plan_param *w = &gemm->weights;
+    int64_t block = w->block_cols, whole = gemm->k / block, rest = gemm->k % block;
+    int64_t a_bytes = block * dtype_bytes(gemm->a_dtype), b_bytes = k_bytes(&gemm->read, block);
+    int64_t scale_bytes = w->scales * plan_scale_bytes(w);
+    LLVMValueRef a = LLVMGetParam(e->function, TILE_A), b = LLVMGetParam(e->function, TILE_B);
+    LLVMValueRef scales = LLVMGetParam(e->function, TILE_SCALES), ahead = LLVMGetParam(e->function, TILE_AHEAD);
+    LLVMValueRef totals =
+        LLVMBuildArrayAlloca(e->builder, vector_of(e->f32, lanes), const_i32(e, numbers), "totals");
+    LLVMSetAlignment(totals, lanes * 4);
+    for (unsigned i = 0; i < numbers; i++)
+        store_f32(e, splat_f32(e, 0, lanes), offset_const(e, totals, i * lanes * 4), dtype_f32, lanes);
+    if (whole > 0) {
+        struct loop loop = loop_begin_once(e, 0, whole, 1, &ahead, gemm->prefetches);
+        add_block(e, gemm, rows, offset(e, a, scaled(e, loop.index, a_bytes)),
+                  offset(e, b, scaled(e, loop.index, b_bytes)), offset(e, scales, scaled(e, loop.index, scale_bytes)),
+                  block, totals, &ahead);
+        loop_end(e, &loop, &ahead);
+    }
+    if (rest > 0)
+        add_block(e, gemm, rows, offset_const(e, a, whole * a_bytes), offset_const(e, b, whole * b_bytes),
+                  offset_const(e, scales, whole * scale_bytes), rest, totals, &ahead);
+    for (unsigned i = 0; i < numbers; i++)
+        sums[i] = load_f32(e, offset_const(e, totals, i * lanes * 4), dtype_f32, lanes);
+}
+
 static void generate_tile(struct emit *e, struct gemm *gemm, unsigned rows, const char *name)
 {
     LLVMValueRef tile = inner_function(e, context_printf(e->context, "%s_%u", name, rows), gemm->tile_type);
     gemm->tiles[rows] = tile;
-    LLVMValueRef a = LLVMGetParam(tile, 0), b = LLVMGetParam(tile, 1), step = LLVMGetParam(tile, 3);
     LLVMValueRef carried[CARRIED_MAX];
-    LLVMValueRef(*sums)[PANEL_VECTORS] = (LLVMValueRef(*)[PANEL_VECTORS])carried;
-    unsigned count = rows * PANEL_VECTORS;
-    for (unsigned i = 0; i < count; i++)
-        carried[i] = splat_f32(e, 0, e->level->lanes);
-    carried[count] = LLVMGetParam(tile, 2);
-
-    unsigned unroll = unroll_of(gemm), a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
-    int64_t b_bytes = row_bytes(gemm);
-    struct loop loop = loop_begin_once(e, 0, gemm->k, unroll, carried, count + gemm->prefetches);
-    LLVMValueRef a_k = offset(e, a, scaled(e, loop.index, a_bytes)), b_k = offset(e, b, scaled(e, loop.index, b_bytes));
-    for (unsigned k = 0; k < unroll; k += step_of(gemm))
-        tile_step(e, gemm, rows, offset_const(e, a_k, k * a_bytes), offset_const(e, b_k, k * b_bytes), sums);
-    if (gemm->prefetches) {
-        for (int64_t at = 0; at < unroll * b_bytes; at += 64)
-            prefetch(e, offset_const(e, carried[count], at), PREFETCH_L2);
-        carried[count] = offset(e, carried[count], step);
+    if (gemm->weights.scales) {
+        multiply_blocks(e, gemm, rows, carried);
+    } else {
+        for (unsigned i = 0; i < rows * PANEL_VECTORS; i++)
+            carried[i] = splat_f32(e, 0, e->level->lanes);
+        carried[rows * PANEL_VECTORS] = LLVMGetParam(tile, TILE_AHEAD);
+        add_products(e, gemm, rows, LLVMGetParam(tile, TILE_A), LLVMGetParam(tile, TILE_B), gemm->k, carried);
     }
-    loop_end(e, &loop, carried);
-
     LLVMValueRef p[TILE_POINTERS];
     for (unsigned i = 0; i < TILE_POINTERS; i++)
-        p[i] = LLVMGetParam(tile, 4 + i);
-    gemm->finish(e, gemm, rows, sums, p);
+        p[i] = LLVMGetParam(tile, TILE_OWN + i);
+    gemm->finish(e, gemm, rows, (LLVMValueRef(*)[PANEL_VECTORS])carried, p);
     LLVMBuildRetVoid(e->builder);
+}
+
+// a function that expands the codes of a panel, without scales, to what the tiles for many rows read
+static void generate_expansion(struct emit *e, struct gemm *gemm, const char *name)
+{
+    const struct gemm *many = gemm->many;
+    LLVMTypeRef params[] = {e->ptr, e->ptr};
+    gemm->expand_type = LLVMFunctionType(e->none, params, 2, false);
+    gemm->expand = inner_function(e, context_printf(e->context, "%s_expand", name), gemm->expand_type);
+    LLVMValueRef codes = LLVMGetParam(gemm->expand, 0), to = LLVMGetParam(gemm->expand, 1);
+    unsigned unroll = unroll_of(gemm), step = step_of(gemm), lanes = e->level->lanes;
+    struct loop loop = loop_begin_once(e, 0, gemm->k / unroll, 1, NULL, 0);
+    codes = offset(e, codes, scaled(e, loop.index, k_bytes(&gemm->read, unroll)));
+    to = offset(e, to, scaled(e, loop.index, k_bytes(&many->read, unroll)));
+    for (unsigned k = 0; k < unroll; k += step) {
+        LLVMValueRef columns[PANEL_VECTORS][2];
+        load_columns(e, gemm, codes, k, columns);
+        for (unsigned part = 0; part < parts_of(e, gemm); part++)
+            for (unsigned v = 0; v < PANEL_VECTORS; v++)
+                store(e, columns[v][part],
+                      offset_const(e, to, k_bytes(&many->read, k) + (part * PANEL_VECTORS + v) * lanes * 4), lanes * 4);
+    }
+    loop_end(e, &loop, NULL);
+    LLVMBuildRetVoid(e->builder);
+}
+
+static void generate_tiles(struct emit *e, struct gemm *gemm, const char *name)
+{
+    LLVMTypeRef params[TILE_OWN + TILE_POINTERS];
+    for (unsigned i = 0; i < TILE_OWN + TILE_POINTERS; i++)
+        params[i] = i == TILE_STEP ? e->i64 : e->ptr;
+    gemm->tile_type = LLVMFunctionType(e->none, params, TILE_OWN + TILE_POINTERS, false);
+    for (unsigned rows = gemm->least_rows; rows <= gemm->most_rows; rows++)
+        generate_tile(e, gemm, rows, name);
 }
 
 void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
 {
-    LLVMTypeRef params[4 + TILE_POINTERS] = {e->ptr, e->ptr, e->ptr, e->i64};
-    for (unsigned i = 0; i < TILE_POINTERS; i++)
-        params[4 + i] = e->ptr;
-    gemm->tile_type = LLVMFunctionType(e->none, params, 4 + TILE_POINTERS, false);
-    for (unsigned rows = 1; rows <= gemm->most_rows; rows++)
-        generate_tile(e, gemm, rows, name);
+    gemm->read = gemm->weights;
+    gemm->least_rows = 1;
+    if (!dtype_quantised(gemm->weights.dtype)) {
+        generate_tiles(e, gemm, name);
+        return;
+    }
+    struct gemm *many = context_alloc(e->context, sizeof *many);
+    *many = *gemm;
+    many->read = kernel_weights(e, gemm->read.split ? dtype_bf16 : dtype_f32, gemm->weights.rows, gemm->k, false, false);
+    gemm->many = many;
+    gemm->most_rows = e->level->coded_rows < many->most_rows ? e->level->coded_rows : many->most_rows;
+    gemm->prefetches = false; // few rows are bound by memory
+    unsigned least = gemm->most_rows + 1, shared = (many->most_rows + 1) / 2; // by two tiles, evenly
+    many->least_rows = least < shared ? least : shared;
+    generate_tiles(e, gemm, name);
+    generate_tiles(e, many, context_printf(e->context, "%s_many", name));
+    generate_expansion(e, gemm, name);
+}
+
+int64_t gemm_scratch(const struct gemm *gemm)
+{
+    return gemm->many ? plan_round_up(plan_panel_codes(&gemm->many->read), 64) : 0;
 }
 
 static void call_tile(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef *args)
 {
     LLVMBasicBlockRef after = new_block(e, "tile_done"), other = new_block(e, "no_tile");
     LLVMValueRef choice = LLVMBuildSwitch(e->builder, rows, other, gemm->most_rows);
-    for (unsigned i = 1; i <= gemm->most_rows; i++) {
+    for (unsigned i = gemm->least_rows; i <= gemm->most_rows; i++) {
         LLVMBasicBlockRef block = new_block(e, "tile");
         LLVMAddCase(choice, const_i64(e, i), block);
         enter(e, block);
-        LLVMBuildCall2(e->builder, gemm->tile_type, gemm->tiles[i], args, 4 + TILE_POINTERS, "");
+        LLVMBuildCall2(e->builder, gemm->tile_type, gemm->tiles[i], args, TILE_OWN + TILE_POINTERS, "");
         LLVMBuildBr(e->builder, after);
     }
     enter(e, other);
@@ -173,8 +284,9 @@ static void call_tile(struct emit *e, const struct gemm *gemm, LLVMValueRef rows
     enter(e, after);
 }
 
-void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panel,
-               LLVMValueRef next, LLVMValueRef p[TILE_POINTERS], const int64_t p_stride[TILE_POINTERS])
+// `panel` is in memory; `read` is where the tiles read it, or its expanded copy
+static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panel,
+                          LLVMValueRef read, LLVMValueRef next, LLVMValueRef *p, const int64_t *p_stride)
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef most = const_i64(e, gemm->most_rows);
@@ -193,15 +305,40 @@ void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMV
     LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, ROWS_TO_PREFETCH), "");
     LLVMValueRef is_first = LLVMBuildICmp(b, LLVMIntEQ, loop.index, const_i64(e, 0), "");
     LLVMValueRef fetches = LLVMBuildAnd(b, enough, is_first, "");
-    int64_t bytes = unroll_of(gemm) * row_bytes(gemm);
+    int64_t bytes = k_bytes(&gemm->weights, unroll_of(gemm));
     LLVMValueRef step = LLVMBuildSelect(b, fetches, const_i64(e, bytes), const_i64(e, 0), "");
     LLVMValueRef from = LLVMBuildSelect(b, fetches, next, panel, "");
 
-    LLVMValueRef args[4 + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), panel, from, step};
+    LLVMValueRef scales = offset_const(e, panel, plan_panel_codes(&gemm->weights));
+    LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), read, from, step,
+                                                   scales};
     for (unsigned i = 0; i < TILE_POINTERS; i++)
-        args[4 + i] = p[i] ? offset(e, p[i], scaled(e, first, p_stride[i])) : LLVMConstNull(e->ptr);
+        args[TILE_OWN + i] = p[i] ? offset(e, p[i], scaled(e, first, p_stride[i])) : LLVMConstNull(e->ptr);
     call_tile(e, gemm, count, args);
     first = LLVMBuildAdd(b, first, count, "");
     loop_end(e, &loop, &first);
     if_end(e, after);
+}
+
+void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panel,
+               LLVMValueRef next, LLVMValueRef p[TILE_POINTERS], const int64_t p_stride[TILE_POINTERS])
+{
+    if (!gemm->many) {
+        multiply_rows(e, gemm, rows, a, panel, panel, next, p, p_stride);
+        return;
+    }
+    LLVMValueRef few = const_i64(e, gemm->most_rows);
+    LLVMBasicBlockRef many = new_block(e, "many"), after = new_block(e, "multiplied");
+    LLVMBasicBlockRef coded = new_block(e, "few");
+    LLVMBuildCondBr(e->builder, LLVMBuildICmp(e->builder, LLVMIntSGT, rows, few, ""), many, coded);
+    enter(e, coded);
+    multiply_rows(e, gemm, rows, a, panel, panel, next, p, p_stride);
+    LLVMBuildBr(e->builder, after);
+    LLVMMoveBasicBlockAfter(many, LLVMGetInsertBlock(e->builder));
+    enter(e, many);
+    LLVMBuildCall2(e->builder, gemm->expand_type, gemm->expand, (LLVMValueRef[]){panel, e->scratch}, 2, "");
+    multiply_rows(e, gemm->many, rows, a, panel, e->scratch, next, p, p_stride);
+    LLVMBuildBr(e->builder, after);
+    LLVMMoveBasicBlockAfter(after, LLVMGetInsertBlock(e->builder));
+    enter(e, after);
 }

@@ -8,7 +8,7 @@
 
 struct gemm {
     uint32_t a_dtype;
-    struct plan_param weights;
+    struct plan_param weights; // in memory
     int64_t k;
     int64_t a_stride;
     unsigned most_rows; // of a tile
@@ -19,20 +19,24 @@ struct gemm {
                    LLVMValueRef *p);
     void *user;
 
-    LLVMTypeRef tile_type;
-    LLVMValueRef tiles[TILE_ROWS_MAX + 1];
+    // by gemm_tiles: quantised weights are expanded by the tiles themselves when there are few rows, once for all of
+    // them into the worker's scratch when there are more than most_rows
+    struct plan_param read;  // what the tiles read: the weights, or an expanded copy of a panel
+    unsigned least_rows;     // that it makes a tile for
+    struct gemm *many;       // for more rows; NULL: none
+    LLVMTypeRef tile_type, expand_type;
+    LLVMValueRef tiles[TILE_ROWS_MAX + 1], expand;
 };
 
 enum { TILE_POINTERS = 4 };
 
-int64_t panel_bytes(const struct plan_param *param);
-int64_t panel_count(const struct plan_param *param);
-
 /// The most rows a tile of these weights can have without spilling registers.
 unsigned tile_rows(struct emit *e, uint32_t dtype);
 
-/// Generates gemm->tiles[1..most_rows]; `name` prefixes their names.
+/// Generates the tiles; `name` prefixes their names.
 void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name);
+/// Scratch that a worker needs for gemm_rows.
+int64_t gemm_scratch(const struct gemm *gemm);
 
 /// Rows of A times one panel, as evenly sized tiles. p[i] advances by p_stride[i] bytes a row; `next` is the panel that
 /// comes after.

@@ -152,7 +152,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
                     .biased = (n[7] & MLP_HAS_BIAS) != 0};
     up.gemm = (struct gemm){
         .a_dtype = up.dtype,
-        .weights = kernel_weights(e, up.dtype, up.plain ? n[1] : 2 * n[1], n[0], !up.plain, false),
+        .weights = expert_weights(e, up.dtype, n + 8, up.plain ? n[1] : 2 * n[1], n[0], !up.plain),
         .k = n[0],
         .a_stride = n[4],
         .most_rows = tile_rows(e, up.dtype),
@@ -163,7 +163,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
     gemm_tiles(e, &up.gemm, context_printf(e->context, "%s_tile", name));
 
     kernel_function(e, name);
-    int64_t panels = panel_count(&up.gemm.weights), bytes = panel_bytes(&up.gemm.weights);
+    int64_t panels = plan_panels(&up.gemm.weights), bytes = plan_panel_bytes(&up.gemm.weights);
     LLVMValueRef pairs = kernel_argument(e, UP_PAIRS), a = kernel_argument(e, UP_A), w = kernel_argument(e, UP_W);
     LLVMValueRef hidden = kernel_argument(e, UP_HIDDEN);
     LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
@@ -188,6 +188,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
 
     kernel->unit = work_unit_fixed;
     kernel->unit_count = panels;
+    kernel->scratch_bytes = gemm_scratch(&up.gemm);
     kernel->grain = grain_for(bytes);
 }
 
@@ -290,7 +291,7 @@ static void down_body(struct emit *e, const struct down *down)
 
     struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
     LLVMValueRef acc = offset(e, accumulator, scaled(e, units.index, weights->panel * 4));
-    LLVMValueRef column = offset(e, w, scaled(e, units.index, panel_bytes(weights)));
+    LLVMValueRef column = offset(e, w, scaled(e, units.index, plan_panel_bytes(weights)));
     clear_columns(e, down, rows, acc);
     struct loop loop = loop_begin(e, const_i64(e, 0), experts, 1, NULL, 0);
     LLVMValueRef first, count = expert_rows(e, expert_first, loop.index, &first);
@@ -315,7 +316,7 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
                         .biased = (n[7] & MLP_HAS_BIAS) != 0};
     down.gemm = (struct gemm){
         .a_dtype = dtype,
-        .weights = kernel_weights(e, dtype, n[1], n[0], false, false),
+        .weights = expert_weights(e, dtype, n + 8, n[1], n[0], false),
         .k = n[0],
         .a_stride = n[4],
         .most_rows = tile_rows(e, dtype),
@@ -323,12 +324,13 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
         .finish = finish_down,
         .user = &down,
     };
-    down.panels = panel_count(&down.gemm.weights);
+    down.panels = plan_panels(&down.gemm.weights);
     gemm_tiles(e, &down.gemm, context_printf(e->context, "%s_tile", name));
     kernel_function(e, name);
     down_body(e, &down);
 
     kernel->unit = work_unit_fixed;
     kernel->unit_count = down.panels;
+    kernel->scratch_bytes = gemm_scratch(&down.gemm);
     kernel->grain = 1;
 }

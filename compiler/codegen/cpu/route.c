@@ -373,8 +373,8 @@ static void route_tokens(struct emit *e, const struct route *route)
     LLVMValueRef rows = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, left, most, ""), left, most, "");
     LLVMValueRef a = offset(e, x, scaled(e, tiles.index, gemm->a_stride));
 
-    struct loop panels = loop_begin_once(e, 0, panel_count(&gemm->weights), 1, NULL, 0);
-    LLVMValueRef panel = offset(e, w, scaled(e, panels.index, panel_bytes(&gemm->weights)));
+    struct loop panels = loop_begin_once(e, 0, plan_panels(&gemm->weights), 1, NULL, 0);
+    LLVMValueRef panel = offset(e, w, scaled(e, panels.index, plan_panel_bytes(&gemm->weights)));
     LLVMValueRef p[TILE_POINTERS] = {offset(e, e->scratch, scaled(e, panels.index, gemm->weights.panel * 4))};
     gemm_rows(e, gemm, rows, a, panel, panel, p, (int64_t[TILE_POINTERS]){route->columns * 4});
     loop_end(e, &panels, NULL);
@@ -412,7 +412,7 @@ void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name
         .finish = finish_scores,
         .user = &route,
     };
-    route.columns = panel_count(&route.gemm.weights) * route.gemm.weights.panel;
+    route.columns = plan_panels(&route.gemm.weights) * route.gemm.weights.panel;
     route.chosen_columns = whole_vectors(e, route.choices);
     route.group_columns = whole_vectors(e, route.groups);
     gemm_tiles(e, &route.gemm, context_printf(e->context, "%s_tile", name));

@@ -1,0 +1,155 @@
+// Packing quantised parameters: the checkpoint's codes and scales, in the order in which kernels expand them. No code
+// changes, so nothing is lost.
+#include "runtime/weights/pack.h"
+
+#include "runtime/weights/random.h"
+#include "runtime/weights/safetensors.h"
+#include <math.h>
+#include <string.h>
+
+enum { TILE_K = 256 }; // columns fetched at a time: a multiple of every group
+
+/// A column of a panel: a row of the checkpoint.
+struct column {
+    const struct pack_source *source; // NULL: padding
+    int64_t row;
+};
+
+/// Random weights are up to 3.5 times their scale. The largest code stands for that much.
+static float random_unit(const struct plan_param *param, float scale)
+{
+    int exponent;
+    if (param->dtype == dtype_fp8_e4m3)
+        return scale / 128;
+    frexpf(scale, &exponent); // the power of two that does not exceed it: MXFP4's scales are no other numbers
+    return ldexpf(1.0f, exponent - 1);
+}
+
+/// The nearest E2M1, ties to even: code c, the c-th magnitude, begins where the bounds say.
+static uint8_t e2m1_from_f32(float value)
+{
+    static const float bounds[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
+    float magnitude = fabsf(value);
+    uint8_t code = 0;
+    while (code < 7 && (code % 2 ? magnitude >= bounds[code] : magnitude > bounds[code]))
+        code++;
+    return signbit(value) ? code | 8 : code;
+}
+
+static void random_codes(const struct plan_param *param, const struct pack_source *source, int64_t position,
+                         size_t count, uint8_t *to)
+{
+    float values[TILE_K];
+    random_weights(source->key, (uint64_t)position, source->scale / random_unit(param, source->scale), values, count);
+    if (param->dtype == dtype_fp8_e4m3)
+        elements_from_f32("F8_E4M3", values, to, count);
+    else
+        for (size_t i = 0; i < count; i++)
+            to[i] = e2m1_from_f32(values[i]);
+}
+
+/// `count` codes of a column from k on, one a byte.
+static void fetch(const struct plan_param *param, const struct column *column, int64_t k, size_t count, uint8_t *to)
+{
+    const struct pack_source *source = column->source;
+    int64_t position = column->row * param->cols + k;
+    if (!source) {
+        memset(to, 0, count);
+        return;
+    }
+    if (!source->data) {
+        random_codes(param, source, position, count, to);
+        return;
+    }
+    const uint8_t *from = source->data;
+    if (param->dtype == dtype_mxfp4)
+        for (size_t i = 0; i < count; i++) // rows and k begin with whole bytes
+            to[i] = (uint8_t)(from[(size_t)position / 2 + i / 2] >> (i % 2 ? 4 : 0) & 0xf);
+    else if (source->col_step)
+        for (size_t i = 0; i < count; i++)
+            to[i] = from[column->row * source->row_step + (k + (int64_t)i) * source->col_step];
+    else
+        memcpy(to, from + position, count);
+}
+
+/// Where each byte of a group comes from: column, and k within the group.
+struct place {
+    uint8_t column, k;
+};
+
+static void order_bytes(const struct plan_param *param, struct place *places)
+{
+    int64_t half = param->panel / 2, pair = param->split ? 2 : 1;
+    for (int64_t c = 0; c < param->panel; c++)
+        for (int64_t j = 0; j < pair; j++) {
+            int64_t word = c % half * 2 + j;
+            int64_t at = param->split ? word / 8 * 16 + c / half * 8 + word % 8 : c;
+            places[at] = (struct place){(uint8_t)c, (uint8_t)j};
+        }
+}
+
+static uint8_t *write_codes(const struct plan_param *param, const struct column *columns, const struct place *places,
+                            uint8_t *to)
+{
+    uint8_t tile[PACK_CODE_COLUMNS][TILE_K];
+    size_t bytes = (size_t)param->panel * (param->split ? 2 : 1); // of a group
+    for (int64_t k = 0; k < param->cols; k += TILE_K) {
+        int64_t count = param->cols - k < TILE_K ? param->cols - k : TILE_K;
+        for (int64_t c = 0; c < param->panel; c++)
+            fetch(param, &columns[c], k, (size_t)count, tile[c]);
+        int64_t later = param->split ? 2 : 1; // from the lower nibble's k to the upper's
+        for (int64_t g = 0; g < count; g += param->group)
+            for (size_t i = 0; i < bytes; i++) {
+                const uint8_t *from = tile[places[i].column] + g + places[i].k;
+                *to++ = param->dtype == dtype_mxfp4 ? (uint8_t)(from[0] | from[later] << 4) : from[0];
+            }
+    }
+    return to;
+}
+
+/// Blocks are those of the checkpoint's tensor, whose rows `column` counts.
+static float scale_of(const struct plan_param *param, const struct column *column, int64_t block)
+{
+    const struct pack_source *source = column->source;
+    if (!source)
+        return 0;
+    if (!source->data)
+        return random_unit(param, source->scale);
+    int64_t at = column->row / param->block_rows * source->scale_row_step + block * source->scale_col_step;
+    float value = 0;
+    elements_to_f32(source->scale_dtype, (const uint8_t *)source->scales + (size_t)at * element_bytes(source->scale_dtype),
+                    &value, 1);
+    return value;
+}
+
+static void write_scales(const struct plan_param *param, const struct column *columns, uint8_t *to)
+{
+    int64_t blocks = (param->cols + param->block_cols - 1) / param->block_cols, each = param->panel / param->scales;
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t s = 0; s < param->scales; s++) {
+            float scale = scale_of(param, &columns[s * each], b);
+            uint32_t bits;
+            memcpy(&bits, &scale, sizeof bits);
+            if (param->dtype == dtype_mxfp4)
+                *to = (uint8_t)(bits >> 23); // the exponent alone of a power of two; 255 of NaN
+            else
+                memcpy(to, &bits, sizeof bits);
+            to += plan_scale_bytes(param);
+        }
+}
+
+uint8_t *pack_codes(const struct plan_param *param, const struct pack_source *sources, size_t count, uint8_t *to)
+{
+    struct column columns[PACK_CODE_COLUMNS];
+    struct place places[2 * PACK_CODE_COLUMNS] = {{0}};
+    size_t panel_bytes = (size_t)plan_panel_bytes(param);
+    order_bytes(param, places);
+    for (int64_t p = 0; p < plan_panels(param); p++, to += panel_bytes) {
+        for (int64_t c = 0; c < param->panel; c++)
+            columns[c].source = pack_find(param, sources, count, p, c, &columns[c].row);
+        uint8_t *end = write_codes(param, columns, places, to);
+        memset(end, 0, panel_bytes - (size_t)(end - to));
+        write_scales(param, columns, end);
+    }
+    return to;
+}
