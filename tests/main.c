@@ -20,6 +20,7 @@
     S(skew)       \
     S(codegen)    \
     S(numbers)    \
+    S(codes)      \
     S(routers)    \
     S(emulator)   \
     S(cuda)       \

@@ -25,7 +25,9 @@ of torch may round differently in the last place. Tests read the files and need 
 """
 
 import json
+import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +41,7 @@ EXAMPLES_DIR = DATA_DIR.parent.parent / "examples"
 
 MAX_RELATIVE_ERROR = 1e-6  # of the Hugging Face block in float32 against float64, in relative L2 norm, per layer
 MIN_LOGIT_GAP = 0.02  # between neighbours among the first k+1 router logits of a token; see draw_input()
+FP8_BLOCK = 128
 MIN_SIGMOID_GAP = 0.005  # the same for scores by sigmoid, whose slope is at most 1/4, and for the scores of groups
 
 
@@ -166,6 +169,7 @@ class Checkpoint:
     groups: int = 1
     groups_kept: int = 1
     shards: int = 1  # files
+    fp8: bool = False  # experts as E4M3 codes with a float32 scale for each FP8_BLOCK x FP8_BLOCK of them
 
     def numbers(self) -> range:
         return range(self.dense, self.dense + self.layers)  # of the MoE layers
@@ -187,6 +191,10 @@ CHECKPOINTS = {
     ),
     "deepseek-v3-tiny-f32": Checkpoint(
         DEEPSEEK_V3, 11, 64, 32, 16, 4, layers=2, tokens=64, dtype=torch.float32, dense=1, shared_ffn=32, groups=4, groups_kept=2
+    ),
+    # Sizes that no block divides: 160 = 1.25 x 128, 136 = 1.0625 x 128. The router stays bfloat16, the bias float32.
+    "deepseek-v3-fp8-tiny": Checkpoint(
+        DEEPSEEK_V3, 12, 160, 136, 8, 3, layers=2, tokens=48, dtype=torch.bfloat16, dense=1, shared_ffn=136, groups=4, groups_kept=2, fp8=True
     ),
     "demo": Checkpoint(
         OLMOE, 5, 256, 192, 16, 4, layers=1, tokens=1024, dtype=torch.bfloat16, input_dtype=torch.bfloat16, input_bias=0.4
@@ -230,7 +238,7 @@ def draw_weights(c: Checkpoint, rng: np.random.Generator) -> dict[str, torch.Ten
 
     def gaussian(rows: int, columns: int, gain: float) -> torch.Tensor:
         values = gain / np.sqrt(columns) * rng.standard_normal((rows, columns))
-        return torch.from_numpy(values.astype(np.float32)).to(c.dtype)
+        return torch.from_numpy(values.astype(np.float32)).to(torch.float32 if c.fp8 and rows != c.experts else c.dtype)
 
     gain = c.family.gain or (1.8 if c.family.renormalise else 2.2)
     weights = {}
@@ -249,7 +257,43 @@ def draw_weights(c: Checkpoint, rng: np.random.Generator) -> dict[str, torch.Ten
             weights[c.family.tensor("shared_down", layer)] = gaussian(c.hidden, c.shared_ffn, 1.0)
         if c.family.sigmoid_gate:
             weights[c.family.tensor("sigmoid_gate", layer)] = gaussian(1, c.hidden, 1.0)
-    return weights
+    return quantised(weights, rng) if c.fp8 else weights
+
+
+def scale_grid(scales: torch.Tensor, shape: tuple) -> torch.Tensor:
+    """The scale of each element of a matrix; blocks at the edges are partial."""
+    grid = scales.repeat_interleave(FP8_BLOCK, dim=0).repeat_interleave(FP8_BLOCK, dim=1)
+    return grid[: shape[0], : shape[1]]
+
+
+def quantised(weights: dict, rng: np.random.Generator) -> dict:
+    """Experts the way DeepSeek-V3's checkpoint holds them: codes, and `_scale_inv` = largest magnitude / 448, by which
+    they are multiplied. Blocks are given sizes that differ by up to four, so that no scale can stand for another."""
+    stored = {}
+    for key, w in weights.items():
+        if "_proj" not in key:
+            stored[key] = w
+            continue
+        blocks = [-(-size // FP8_BLOCK) for size in w.shape]
+        w = w * scale_grid(torch.from_numpy(rng.uniform(0.5, 2.0, blocks).astype(np.float32)), w.shape)
+        padded = torch.zeros([n * FP8_BLOCK for n in blocks])
+        padded[: w.shape[0], : w.shape[1]] = w
+        tiles = padded.abs().reshape(blocks[0], FP8_BLOCK, blocks[1], FP8_BLOCK)
+        scales = tiles.amax(dim=(1, 3)) / 448
+        stored[key] = (w / scale_grid(scales, w.shape)).to(torch.float8_e4m3fn)
+        stored[key + "_scale_inv"] = scales
+    return stored
+
+
+def dequantised(weights: dict) -> dict:
+    """What stored weights stand for, in float32 where they are codes."""
+    plain = {}
+    for key, w in weights.items():
+        if key.endswith("_scale_inv"):
+            continue
+        scales = weights.get(key + "_scale_inv")
+        plain[key] = w if scales is None else w.float() * scale_grid(scales, w.shape)
+    return plain
 
 
 def draw_input(c: Checkpoint, weights: dict, rng: np.random.Generator) -> torch.Tensor:
@@ -454,7 +498,7 @@ def make(name: str, c: Checkpoint) -> None:
     weights = draw_weights(c, rng)
     if c.dtype == torch.float32:  # a reader that goes through bfloat16 must be noticed
         assert all((w != w.bfloat16().float()).double().mean() > 0.8 for w in weights.values())
-    x = draw_input(c, weights, rng)
+    x = draw_input(c, dequantised(weights), rng)
     stored_x = x.to(c.input_dtype)
     assert torch.equal(stored_x.float(), x)
 
@@ -463,9 +507,15 @@ def make(name: str, c: Checkpoint) -> None:
     save_file({"hidden_states": stored_x}, directory / "input.safetensors")
 
     # From here on, only what was stored counts.
-    weights = load_weights(directory)
+    weights = dequantised(load_weights(directory))
     x = load_file(directory / "input.safetensors")["hidden_states"].float()
-    blocks = load_blocks(c, directory)
+    if c.fp8:  # the library expands codes on a GPU only: it is given what they stand for
+        with tempfile.TemporaryDirectory() as plain:
+            shutil.copy(directory / "config.json", plain)
+            save_file(weights, Path(plain) / "model.safetensors", metadata={"format": "pt"})
+            blocks = load_blocks(c, Path(plain))
+    else:
+        blocks = load_blocks(c, directory)
 
     print(f"{name}:")
     reference = {}

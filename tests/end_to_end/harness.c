@@ -144,6 +144,7 @@ struct outcome run_plan_once(moe_plan *plan, const struct run *run)
     struct outcome outcome = {0};
     moe_plan_info info;
     moe_plan_describe(plan, &info);
+    outcome.choices = info.choices;
     for (uint32_t r = 0; r < info.ranks; r++)
         outcome.tokens += run->tokens[r];
     struct bridge b;

@@ -32,6 +32,7 @@ struct outcome {
     int32_t *ids;               // [sum, choices]
     float *weights;
     int64_t tokens;
+    uint32_t choices;
     moe_stats stats;            // expert_load copied
     int64_t *load;
 };

@@ -9,6 +9,7 @@
 #include "runtime/weights/safetensors.h"
 #include "runtime/weights/weights.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,10 +96,15 @@ static void test_conversions(void)
         CU_ASSERT(elements_to_f32("F8_E4M3", &byte, &wide, 1));
         CU_ASSERT((code & 0x7f) == 0x7f ? wide != wide : (double)wide == decode(code, 4, 3));
         CU_ASSERT_EQUAL(bits_of(wide) >> 31, code >> 7);
+        uint8_t again = 0;
+        CU_ASSERT(elements_from_f32("F8_E4M3", &wide, &again, 1));
+        CU_ASSERT_EQUAL(again, byte);
+        CU_ASSERT(elements_to_f32("F8_E8M0", &byte, &wide, 1));
+        CU_ASSERT(code == 255 ? wide != wide : wide == ldexpf(1.0f, (int)code - 127));
     }
     float value = 1;
     CU_ASSERT_FALSE(elements_to_f32("I32", &value, &value, 1));
-    CU_ASSERT_FALSE(elements_from_f32("F8_E4M3", &value, &value, 1));
+    CU_ASSERT_FALSE(elements_from_f32("F8_E8M0", &value, &value, 1));
     static const struct {
         const char *name;
         size_t bytes;
@@ -128,6 +134,10 @@ static void test_fp8_vectors(void)
         elements_to_f32("F8_E4M3", &code, &wide, 1);
         double expected = strtod(field[4], NULL);
         CU_ASSERT(expected != expected ? wide != wide : (double)wide == expected);
+        float value = float_of((uint32_t)strtoul(field[1], NULL, 16));
+        uint8_t got = 0;
+        elements_from_f32("F8_E4M3", &value, &got, 1);
+        CU_ASSERT(value != value ? (got & 0x7f) == 0x7f : got == code);
         checked++;
     }
     fclose(file);
