@@ -24,8 +24,8 @@ static LLVMValueRef over_norm(struct emit *e, double numerator, LLVMValueRef sum
 void expert_factors(struct emit *e, const struct plan_param *weights, LLVMValueRef w, double temperature, LLVMValueRef to)
 {
     unsigned lanes = e->level->lanes;
-    struct loop panels = loop_begin_once(e, 0, panel_count(weights), 1, NULL, 0);
-    LLVMValueRef panel = offset(e, w, scaled(e, panels.index, panel_bytes(weights))), sums[PANEL_VECTORS];
+    struct loop panels = loop_begin_once(e, 0, plan_panels(weights), 1, NULL, 0);
+    LLVMValueRef panel = offset(e, w, scaled(e, panels.index, plan_panel_bytes(weights))), sums[PANEL_VECTORS];
     for (unsigned v = 0; v < PANEL_VECTORS; v++)
         sums[v] = splat_f32(e, 0, lanes);
     struct loop loop = loop_begin_once(e, 0, weights->cols, 1, sums, PANEL_VECTORS);
