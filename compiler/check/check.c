@@ -120,11 +120,13 @@ static void check_all(struct checker *checker, struct program_text *program, str
 {
     for (uint32_t i = 0; i < program->unit_count; i++)
         check_file_names(checker, program->units[i].file);
+    forget_constants(checker, program);
     bool fine = apply_overrides(checker, program);
     fine = are_pipelines_clear(checker) && fine;
     EACH_NODE(&program->ast, id, fine ? node_of(checker, checker->root)->slot[0] : 0)
         if (is_wanted(checker, id))
             fine = override_ranks(checker, program, (struct symbol){SYMBOL_ITEM, id, checker->root_file, 0}) && fine;
+    forget_constants(checker, program);
     checker->row_count = program->ast.count;
     checker->rows = context_alloc(checker->context, (size_t)checker->row_count * sizeof *checker->rows);
     if (!fine)

@@ -165,6 +165,8 @@ struct scope {
 
 struct constant integer_constant(int64_t value);
 bool evaluate(struct checker *checker, const struct scope *scope, node_id expression, struct constant *value);
+/// Makes room for the values of definitions; drops those that are known, for the text has changed.
+void forget_constants(struct checker *checker, struct program_text *program);
 /// A DIM's or CONST's value.
 bool evaluate_item(struct checker *checker, struct symbol symbol, const struct scope *scope, struct constant *value);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TOKENS = 1 << 24 };
+enum { MOST_TOKENS = 1 << 24, MOST_TRIED = 1 << 20 };
 
 struct uses {
     struct checker *checker;
@@ -92,20 +92,29 @@ static int by_value(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-static void collect_changes(struct uses *uses)
+/// False with an error queued: a condition would have to be tried at more counts than there is time for.
+static bool collect_changes(struct uses *uses)
 {
-    bool simple = true;
+    node_id odd = 0;
     add_change(uses, 0);
-    for (uint32_t i = 0; i < uses->count && simple; i++) {
+    for (uint32_t i = 0; i < uses->count && !odd; i++) {
         node_id when = node_of(uses->checker, uses->nodes[i])->slot[2];
-        simple = !when || find_changes(uses, when);
+        odd = when && !find_changes(uses, when) ? when : 0;
     }
-    if (!simple) {
+    if (odd && uses->bound > MOST_TRIED) {
+        struct diag *diag = diag_error(uses->checker->context, E0206, place_of(uses->checker, odd),
+                                       "this condition would be tried at each of %lld counts", (long long)uses->bound);
+        diag_label(uses->checker->context, diag, "at most %d can be", MOST_TRIED);
+        diag_help(uses->checker->context, diag, "compare `tokens` itself with constants, as in `tokens >= 64`");
+        return false;
+    }
+    if (odd) {
         uses->change_count = 0;
         for (int64_t tokens = 0; tokens <= uses->bound; tokens++)
             add_change(uses, tokens);
     }
     qsort(uses->changes, uses->change_count, sizeof *uses->changes, by_value);
+    return true;
 }
 
 /// The first use that holds; count when none does; NONE when a condition is wrong.
@@ -143,7 +152,8 @@ static bool make_choices(struct uses *uses, struct mod_pipeline *row)
 {
     struct ir *module = uses->checker->module;
     uint32_t before = COUNT(module, mod_choice);
-    collect_changes(uses);
+    if (!collect_changes(uses))
+        return false;
     for (uint32_t i = 0; i < uses->change_count; i++) {
         int64_t first = uses->changes[i];
         int64_t last = i + 1 < uses->change_count ? uses->changes[i + 1] - 1 : uses->bound;

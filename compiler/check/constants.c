@@ -240,6 +240,14 @@ static bool is_pending(const struct checker *checker, node_id node)
     return false;
 }
 
+static uint32_t pending_depth(const struct checker *checker)
+{
+    uint32_t depth = 0;
+    for (const struct pending *outer = checker->pending; outer; outer = outer->outer)
+        depth++;
+    return depth;
+}
+
 /// Reported at the first of the circle in the source, so that there is one message wherever evaluation began.
 static bool report_circle(struct checker *checker, node_id node)
 {
@@ -252,15 +260,29 @@ static bool report_circle(struct checker *checker, node_id node)
                   "part of a circle");
 }
 
-bool evaluate_item(struct checker *checker, struct symbol symbol, const struct scope *scope, struct constant *value)
+enum { CHAIN_LIMIT = 200 }; // definitions that rest on one another, each with frames on the stack
+
+struct known_constant {
+    enum { CONSTANT_UNKNOWN, CONSTANT_GOOD, CONSTANT_WRONG } is;
+    struct constant value;
+};
+
+void forget_constants(struct checker *checker, struct program_text *program)
+{
+    program->known_count = program->ast.count;
+    program->known = context_alloc(checker->context, (size_t)program->known_count * sizeof *program->known);
+}
+
+static bool evaluate_definition(struct checker *checker, struct symbol symbol, struct constant *value)
 {
     const struct ast_node *node = node_of(checker, symbol.node);
-    if (scope && symbol.node == scope->tokens_dim && symbol.node) {
-        *value = integer_constant(scope->tokens);
-        return true;
-    }
     if (is_pending(checker, symbol.node))
         return report_circle(checker, symbol.node);
+    if (pending_depth(checker) >= CHAIN_LIMIT) {
+        diag_error(checker->context, E0007, name_place(checker, symbol.node),
+                   "constants rest on one another more than %d deep", CHAIN_LIMIT);
+        return false;
+    }
     struct pending pending = {symbol.node, checker->pending};
     checker->pending = &pending;
     struct scope inner = {.file = symbol.file};
@@ -270,6 +292,22 @@ bool evaluate_item(struct checker *checker, struct symbol symbol, const struct s
                expect_range(checker, name_text(checker, node->text), node->slot[0], value->integer, 1, INT32_MAX);
     checker->pending = pending.outer;
     return fine;
+}
+
+/// A definition has one value wherever it is used, so each is evaluated once, however many others rest on it.
+bool evaluate_item(struct checker *checker, struct symbol symbol, const struct scope *scope, struct constant *value)
+{
+    if (scope && symbol.node == scope->tokens_dim && symbol.node) {
+        *value = integer_constant(scope->tokens);
+        return true;
+    }
+    const struct program_text *program = checker->program;
+    struct known_constant none = {CONSTANT_UNKNOWN, {0}};
+    struct known_constant *known = symbol.node < program->known_count ? &program->known[symbol.node] : &none;
+    if (known->is == CONSTANT_UNKNOWN)
+        known->is = evaluate_definition(checker, symbol, &known->value) ? CONSTANT_GOOD : CONSTANT_WRONG;
+    *value = known->value;
+    return known->is == CONSTANT_GOOD;
 }
 
 static bool evaluate_name(struct checker *checker, const struct scope *scope, node_id expression,

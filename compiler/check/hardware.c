@@ -106,7 +106,7 @@ static bool read_device(struct checker *checker, struct symbol item, struct mod_
             continue;
         fine = evaluate_as(checker, &scope, names[i], given, kinds[i], &value[i]) &&
                (most[i] > 0 ? expect_quantity(checker, names[i], given, value[i].number, i == LAUNCH, most[i])
-                            : expect_range(checker, names[i], given, value[i].integer, i == SM, 65536)) &&
+                            : expect_range(checker, names[i], given, value[i].integer, i == SM, SM_MAX)) &&
                fine;
     }
     if (!sm) {

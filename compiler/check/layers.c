@@ -455,7 +455,8 @@ static bool read_members(struct layer_state *layer, struct mod_layer *row, node_
     EACH_NODE(&checker->program->ast, id, members)
         if (node_of(checker, id)->kind == NODE_LET)
             fine = add_let(layer, id) && fine;
-    fine = read_input(layer, row) && fine;
+    if (!read_input(layer, row))
+        return false; // whatever has its rows would be one more error
     row->params.first = COUNT(checker->module, mod_param);
     EACH_NODE(&checker->program->ast, id, members)
         if (node_of(checker, id)->kind == NODE_PARAM_DECL)
@@ -479,6 +480,8 @@ static bool read_layer(struct checker *checker, struct symbol item, struct mod_l
     struct layer_state layer = {.checker = checker, .item = item, .scope = {.file = item.file}};
     node_id yield = 0;
     bool fine = read_members(&layer, row, &yield);
+    if (row->input == NONE)
+        return false;
     row->stages.first = COUNT(checker->module, mod_stage);
     for (uint32_t i = 0; i < layer.stage_count; i++)
         fine = ensure_stage(&layer, layer.stages[i].node, place_of(checker, layer.stages[i].node)) && fine;

@@ -23,7 +23,7 @@ struct check_options {
     bool deployed;              // for an executable: weight paths stay as written, relative to its working directory
 };
 
-enum { COPY_ENGINES_MAX = 64 }; // of a device; schedules name them copy[0] to copy[63]
+enum { SM_MAX = 65536, COPY_ENGINES_MAX = 64 }; // of a device; schedules name copy engines copy[0] to copy[63]
 
 /// Checks everything in the root file and what it uses. `module` is zeroed or empty (ir_init with module_ir); the caller
 /// frees it, also after errors. Its strings are its own (ir_str). On success `*pipelines` are the rows of the chosen ones

@@ -95,6 +95,7 @@ static bool override_dim(struct checker *checker, struct program_text *program, 
         return false;
     node_id integer = integer_node(checker, program, place_of(checker, value_node), value.integer);
     program->ast.nodes[dim].slot[0] = integer;
+    forget_constants(checker, program);
     return true;
 }
 

@@ -12,10 +12,11 @@ struct slot_plan {                   // of one path, part and wave
 
 static struct diag *refuse_pool(struct lowering *l, const struct path *p, uint32_t rank, int64_t rows, int64_t bound)
 {
-    if (p->capacity <= 0 && p->pool > 0) { // a pool is a share of the slots
+    if (rows <= 0 && p->pool > 0) { // a pool is a share of the slots
         struct diag *none = lower_refuse(l, E0206, p->dispatch, "capacity",
-                                         "`capacity: 0x` leaves no slots, and so no pool, which is a share of them");
-        diag_help(l->context, none, "any capacity above 0 will do, such as `0.1x`: what finds no slot goes through the pool");
+                                         "`capacity: %gx` leaves no slots, and so no pool, which is a share of them",
+                                         p->capacity);
+        diag_help(l->context, none, "a larger one will do, such as `0.1x`: what finds no slot goes through the pool");
         return none;
     }
     struct diag *diag = lower_refuse(l, E0206, p->dispatch, "pool",

@@ -355,6 +355,8 @@ static void run_statement(struct elaboration *e, node_id id)
         run_flow(e, id);
         break;
     case NODE_SYNC:
+        if (e->item_count && e->items[e->item_count - 1].sync) // nothing that was not waited for
+            break;
         *APPEND(e, items, item_count, item_capacity) = (struct item){.sync = true, .instance = id, .stream = NONE};
         break;
     case NODE_ASSERT:

@@ -5,7 +5,7 @@
 #include "compiler/schedule/elaborate.h"
 #include "runtime/plan/limits.h"
 
-enum { PARTS_MAX = 4096, GROUP_MAX = 64, SHARES_MAX = 4096 };
+enum { PARTS_MAX = 1024, GROUP_MAX = 64, SHARES_MAX = 4096 };
 
 const struct split_info *find_split(const struct elaboration *e, enum split_kind kind, uint32_t stage)
 {

@@ -63,6 +63,8 @@ struct program_text {
     struct ast ast;
     struct parsed_file *units;
     uint32_t unit_count, unit_capacity;
+    struct known_constant *known; // by node, what checking has found its value to be (check/constants.c); NULL: nothing yet
+    uint32_t known_count;
 };
 
 /// Parses `path` and, following `import`, all it needs: std.* from the embedded library, "x.moe" relative to the importing

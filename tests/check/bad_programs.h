@@ -180,6 +180,9 @@ static const struct bad_line bad_lines[] = {
     {6, "dim hidden = @hf.scale;", "E0201"},
     {6, "dim hidden = @moe;", "E0201"},
     // constants
+    {5, "dim tokens = 1024;", "E0204"},
+    {6, "dim hidden <= hf.hidden_size;", "E0204"},
+    {7, "dim ffn = 64; const c = d0; const d0 = d1 + d1; const d1 = @other;", "E0101"},
     {7, "dim ffn = @0;", "E0206"},
     {7, "dim ffn = @3 - 4;", "E0206"},
     {7, "dim ffn = @1 / 0;", "E0202"},

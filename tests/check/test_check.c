@@ -452,6 +452,19 @@ static void test_dims(void)
     }
 }
 
+/// Conditions of any form are tried at every count: too many are refused.
+static void test_odd_conditions(void)
+{
+    const char *dims[] = {"tokens=2000000"};
+    struct check_options options = {.layer = -1, .dims = dims, .dim_count = 1};
+    struct checked checked;
+    check_line(&checked, 55, "    use mine when tokens mod 2 == 0;", &options);
+    expect_error(&checked, ":55:19: error[E0206]: this condition would be tried at each of 2000000 counts");
+    check_line(&checked, 55, "    use mine when not (tokens < 1000000 or tokens == 1500000);", &options);
+    expect_fine(&checked, "comparisons of tokens");
+    release(&checked);
+}
+
 static void test_schedule_text(void)
 {
     static const struct {
@@ -619,6 +632,42 @@ static void test_evaluation(void)
     release(&checked);
 }
 
+/// Definitions that rest on one another: each is evaluated once, and however deep, the stack is not.
+static void test_chains(void)
+{
+    static const struct {
+        const char *format; // of definition i; %d: i, i - 1 or, where `up`, i + 1, twice
+        int count;
+        bool up;
+        const char *error;
+    } rows[] = {
+        {"const a%d = a%d mod 7 + a%d;\n", 60, false, NULL}, // 2^60 paths
+        {"const a%d = a%d mod 7 + a%d;\n", 5000, false, NULL},
+        {"const a%d = a%d + a%d mod 2;\n", 150, true, NULL},
+        {"const a%d = a%d + a%d mod 2;\n", 5000, true, "E0007]: constants rest on one another more than 200 deep"},
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        struct checked checked;
+        char *text = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&text, &size);
+        fprintf(out, "const a0 = 1;\nconst a%d = 1;\n", rows[r].count);
+        for (int i = 1; i < rows[r].count; i++) {
+            int other = rows[r].up ? i + 1 : i - 1;
+            fprintf(out, rows[r].format, i, other, other);
+        }
+        fclose(out);
+        check_path(&checked, write_file("program.moe", text), &no_options);
+        free(text);
+        if (rows[r].error)
+            expect_error(&checked, rows[r].error);
+        else {
+            expect_fine(&checked, rows[r].format);
+            release(&checked);
+        }
+    }
+}
+
 static void test_module_check(void)
 {
     struct checked checked;
@@ -650,11 +699,13 @@ void suite_check(void)
     CU_add_test(suite, "--ranks", test_ranks);
     CU_add_test(suite, "--ranks refused", test_refused_ranks);
     CU_add_test(suite, "-D", test_dims);
+    CU_add_test(suite, "conditions of any form", test_odd_conditions);
     CU_add_test(suite, "--schedule", test_schedule_text);
     CU_add_test(suite, "--target and --pipeline", test_target_and_pipeline);
     CU_add_test(suite, "warnings", test_warnings);
     CU_add_test(suite, "aliases", test_alias);
     CU_add_test(suite, "unused libraries", test_unused_library);
     CU_add_test(suite, "expressions of schedules", test_evaluation);
+    CU_add_test(suite, "chains of definitions", test_chains);
     CU_add_test(suite, "module_check finds damage", test_module_check);
 }
