@@ -132,7 +132,7 @@ $(B)/moe-stub: $(call obj,runtime/cli/stub.c) $(RUNTIME_OBJ)
 
 $(B)/moecc: $(call obj,compiler/main.c) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
-	@$(CC) $(FLAGS) -o $@ $^ $(STATIC_LIBS) $(LLVM_LIBS)
+	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 	@$(if $(CUDA_INCLUDE),,echo "note: no CUDA toolkit and no NVIDIA wheels found: the CUDA part is left out")
 
 # The tests make calls to the system fail (tests/failures/interpose.c).

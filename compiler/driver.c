@@ -24,6 +24,7 @@ struct compilation {
     bool again;                 // this pipeline has been compiled for another level: what there is to say is said
     struct rows pipelines;      // the chosen ones; more than one for `check` alone
     uint32_t pipeline;          // the one at hand; NONE: the file has none
+    struct load load;
     struct timespec pass_start;
 };
 
@@ -84,6 +85,21 @@ static bool parse(struct compilation *c)
     return fine;
 }
 
+/// A recorded load is of this layer's experts.
+static void read_load(struct compilation *c)
+{
+    char error[512];
+    if (c->options->load && !load_parse(c->context, c->options->load, &c->load, error, sizeof error))
+        fatal(c->context, EXIT_USAGE, "%s", error);
+    for (uint32_t i = 0; i < c->pipelines.count && c->load.kind == LOAD_TRACE; i++) {
+        const struct mod_pipeline *row = ROW(c->module, mod_pipeline, c->pipelines.first + i);
+        uint32_t experts = ROW(c->module, mod_placement, row->placement)->owners.count;
+        if (c->load.experts > experts)
+            fatal(c->context, EXIT_INPUT, "%s chooses expert %u, but layer `%s` has %u", c->load.text, c->load.experts - 1,
+                  ir_text(c->module, ROW(c->module, mod_layer, row->layer)->name), experts);
+    }
+}
+
 static bool check(struct compilation *c)
 {
     bool fine = check_program(c->context, &c->text, &c->options->check, c->module, &c->pipelines);
@@ -113,7 +129,7 @@ static bool schedule_use(struct compilation *c, const struct ir *graph, uint32_t
     bool known = c->pipeline != NONE && ROW(graph, graph_info, 0)->layer_row == ROW(c->module, mod_pipeline, c->pipeline)->layer;
     struct forecast forecast = {0};
     if (known)
-        forecast = forecast_make(c->context, &c->text, c->module, c->pipeline, graph);
+        forecast = forecast_make(c->context, &c->text, c->module, c->pipeline, graph, c->load.text ? &c->load : NULL);
     bool fine = elaborate(c->context, &c->text, c->module, graph, use, layers, bound, known ? &forecast : NULL, schedule) &&
                 prove(c->context, &c->text, c->module, graph, schedule) && place_waits(c->context, graph, schedule);
     if (!fine)
@@ -215,7 +231,7 @@ static bool simulate_use(struct compilation *c, const struct ir *graph, uint32_t
     const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
     struct figures figures = {.peak_memory = arena_of(c->plan, variant)};
     uint32_t errors = context->error_count;
-    struct prediction *p = predict(context, &c->text, c->module, c->pipeline, graph, schedule);
+    struct prediction *p = predict(context, &c->text, c->module, c->pipeline, graph, schedule, c->load.text ? &c->load : NULL);
     figures.prediction = p;
     figures.serial = predict_serial(p);
     bool at_bound = bound_of_use(c, pipeline, use) == ROW(c->module, mod_layer, pipeline->layer)->tokens_bound;
@@ -271,7 +287,7 @@ static bool study_uses(struct compilation *c, const struct ir *graph)
         int64_t bound = bound_of_use(c, &pipeline, pipeline.uses.first + u);
         struct ir *schedule = context_ir(c->context);
         if (bound >= 0 && schedule_use(c, graph, pipeline.uses.first + u, most && layers > most ? most : layers, bound, schedule)) {
-            struct prediction *p = predict(c->context, &c->text, c->module, c->pipeline, graph, schedule);
+            struct prediction *p = predict(c->context, &c->text, c->module, c->pipeline, graph, schedule, c->load.text ? &c->load : NULL);
             struct driver_study study = {c->context, &c->text, c->module, graph, schedule, c->pipeline,
                                          {.prediction = p, .serial = predict_serial(p), .peak_memory = NAN}};
             c->options->study(c->options->study_user, &study);
@@ -300,7 +316,7 @@ static bool lower(struct compilation *c, const struct ir *graph)
     bool alone = c->options->check.deployed && ROW(c->module, mod_pipeline, c->pipeline)->repeat > 1;
     bool fine = lower_begin(c->context, &c->text, c->module, c->pipeline, c->cpu_level, c->plan) &&
                 lower_uses(c, graph, false) && (!alone || lower_uses(c, graph, true));
-    if (fine && !emitted(c, "schedule"))
+    if (fine && !emitted(c, "schedule") && !c->options->simulate) // nothing of a simulation runs
         verify_programs(c);
     return fine;
 }
@@ -477,6 +493,7 @@ static void compile_stages(struct compilation *c)
     }
     if (!check(c))
         return;
+    read_load(c);
     if (emitted(c, "module"))
         ir_print(c->module, c->options->out);
     else if (!c->pipelines.count)

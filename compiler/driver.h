@@ -26,6 +26,7 @@ struct driver_options {
     bool simulate, json;        // `moecc simulate`: print each schedule's prediction to `out`
     struct host_options cuda_host; // how CUDA kernels run on the CPU
     const char *use_cuda;       // a file with edited kernels; NULL: none
+    const char *load;           // how tokens spread over experts (load_parse); NULL: uniform
     const char *trace;          // and write that of the schedule at the bound here; NULL: nowhere
     void (*study)(void *user, const struct driver_study *study); // called for each schedule; nothing is lowered then
     void *study_user;

@@ -94,6 +94,7 @@ static void set_carrier(struct command_line *l, const char *v) { l->carrier = v;
 static void set_library(struct command_line *l, const char *v) { (void)v, l->library = true; }
 static void set_cluster(struct command_line *l, const char *v) { l->cluster = v; }
 static void set_trace(struct command_line *l, const char *v) { l->driver.trace = v; }
+static void set_load(struct command_line *l, const char *v) { l->driver.load = v; }
 static void set_json(struct command_line *l, const char *v) { (void)v, l->driver.json = true; }
 static void set_use_cuda(struct command_line *l, const char *v) { l->driver.use_cuda = v; }
 static void set_quiet(struct command_line *l, const char *v) { (void)v, l->quiet = true; }
@@ -129,7 +130,8 @@ static const struct option options[] = {
     {"--carrier", set_carrier, true},     {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
     {"--cluster", set_cluster, true},
     {"-v", set_verbose, false},           {"--use-cuda", set_use_cuda, true},
-              {"--trace", set_trace, true},       {"--json", set_json, false},
+    {"--trace", set_trace, true},         {"--json", set_json, false},
+    {"--load", set_load, true},
 };
 
 static const struct option *find_option(const char *argument, const char **value)

@@ -167,12 +167,17 @@ static double owned_in_wave(const struct formula *f)
     return floor(owned * (wave + 1) / waves) - floor(owned * wave / waves);
 }
 
+static double load_in_wave(const struct formula *f)
+{
+    return load_of_waves(f->model, f->model->kinds[f->kind].first, f->routing.wave, f->routing.wave + 1, f->routing.waves);
+}
+
 /// (row, expert) pairs of a part: of routed rows on this kind of rank, or every expert for plain ones.
 static double pairs(const struct formula *f, const struct mod_value *x)
 {
     const struct model *m = f->model;
     if (x->kind == value_kind_routed)
-        return (double)m->ranks * f->tokens * f->routing.choices * owned_in_wave(f) / f->routing.experts;
+        return (double)m->ranks * f->tokens * f->routing.choices * load_in_wave(f) / f->routing.experts;
     for (uint32_t i = 0; i < f->size_count; i++)
         if (!strcmp(text_of(m->context, f->names[i]), "e"))
             return f->tokens * f->sizes[i];

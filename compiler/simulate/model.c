@@ -281,10 +281,10 @@ static struct prediction *run_proven(struct model model, struct ir *schedule)
 }
 
 struct prediction *predict(struct context *context, const struct program_text *program, const struct ir *module,
-                           uint32_t pipeline, const struct ir *graph, struct ir *schedule)
+                           uint32_t pipeline, const struct ir *graph, struct ir *schedule, const struct load *load)
 {
     struct model model;
-    model_make(&model, context, program, module, pipeline, graph);
+    model_make(&model, context, program, module, pipeline, graph, load);
     return run_proven(model, schedule);
 }
 
@@ -310,10 +310,10 @@ static double draft_times(void *of, struct ir *draft, double *durations)
 }
 
 struct forecast forecast_make(struct context *context, const struct program_text *program, const struct ir *module,
-                              uint32_t pipeline, const struct ir *graph)
+                              uint32_t pipeline, const struct ir *graph, const struct load *load)
 {
     struct model *model = context_alloc(context, sizeof *model);
-    model_make(model, context, program, module, pipeline, graph);
+    model_make(model, context, program, module, pipeline, graph, load);
     return (struct forecast){model, draft_times};
 }
 
@@ -369,12 +369,13 @@ double predict_alone(const struct prediction *like, double *weights)
 {
     struct model m = like->model;
     double slowest = 0;
-    uint32_t kind_of = 0;
+    uint32_t kind_of = 0, first_owner = 0;
     int64_t owned = ROW(m.module, mod_placement, m.pipeline->placement)->owners.count;
     m.ranks = 1;
     m.axes = 0;
     m.kind_of = &kind_of;
     m.owned_of = &owned;
+    m.first_owner = &first_owner;
     m.kind_count = 1;
     for (uint32_t kind = 0; kind < like->model.kind_count; kind++) {
         m.kinds[0] = (struct rank_kind){.device = like->model.kinds[kind].device, .owned = owned, .count = 1};

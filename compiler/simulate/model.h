@@ -1,6 +1,7 @@
 // Inside the cost model: kinds of ranks, what a task costs on each, what its messages carry; then one predicted step.
 //
 //   ranks.c     which ranks are alike, which links lie between them, how many rows travel
+//   load.c      how tokens spread over experts
 //   costs.c     an operator's `flops` and `bytes`, evaluated for a part on a kind of rank
 //   model.c     schedule -> tasks, messages and links for events.c -> a prediction
 //   metrics.c   a prediction -> figures
@@ -12,9 +13,9 @@
 #include "compiler/simulate/events.h"
 #include "compiler/simulate/simulate.h"
 
-enum { KINDS_MAX = 16, AXES_MAX = 8 };
+enum { KINDS_MAX = 16, LOADS_MAX = 5, AXES_MAX = 8 };
 
-/// Ranks that have the same device and equally many experts.
+/// Ranks that have the same device and equally many experts, with about the same load.
 struct rank_kind {
     uint32_t device;            // mod_device row
     int64_t owned;
@@ -33,6 +34,8 @@ struct model {
     double bandwidth[AXES_MAX], latency[AXES_MAX]; // bytes per ns, ns
     uint32_t *kind_of;          // by rank
     int64_t *owned_of;          // by rank
+    uint32_t *first_owner;      // by rank: its experts' first row of `loads`
+    double *loads;              // sums over experts, in the order of owners, of their load over the mean
     struct rank_kind kinds[KINDS_MAX];
     uint32_t kind_count;
 };
@@ -53,8 +56,12 @@ struct traffic {
 };
 
 void model_make(struct model *model, struct context *context, const struct program_text *program, const struct ir *module,
-                uint32_t pipeline, const struct ir *graph);
-/// The chance that a token has an expert among `owned` neighbouring ones.
+                uint32_t pipeline, const struct ir *graph, const struct load *load);
+/// The load of each expert over the mean; their sum is their number. `choices`: of a token.
+void load_weights(struct context *context, const struct load *load, uint32_t experts, double choices, double *weights);
+/// The load of the waves `from` to `to` of a rank's experts, in experts of the mean load.
+double load_of_waves(const struct model *model, uint32_t rank, double from, double to, double waves);
+/// The chance that a token has an expert among `owned` neighbouring ones of the mean load.
 double routing_hit(const struct routing *routing, double owned);
 struct traffic *traffic_make(const struct model *model, const struct routing *routing, bool relay);
 

@@ -25,24 +25,121 @@ static uint32_t device_of(const struct model *m, uint32_t rank)
                                             : m->cluster->device;
 }
 
-/// Ranks beyond the number of kinds that are told apart count as the kind nearest in experts.
-static uint32_t kind_of(struct model *m, uint32_t rank)
+double load_of_waves(const struct model *m, uint32_t rank, double from, double to, double waves)
 {
-    uint32_t device = device_of(m, rank), nearest = 0;
-    for (uint32_t k = 0; k < m->kind_count; k++) {
-        if (m->kinds[k].device == device && m->kinds[k].owned == m->owned_of[rank])
-            return k;
-        if (llabs(m->kinds[k].owned - m->owned_of[rank]) < llabs(m->kinds[nearest].owned - m->owned_of[rank]))
-            nearest = k;
+    double owned = (double)m->owned_of[rank];
+    const double *loads = &m->loads[m->first_owner[rank]];
+    return loads[(uint32_t)floor(owned * to / waves)] - loads[(uint32_t)floor(owned * from / waves)];
+}
+
+static double load_of(const struct model *m, uint32_t rank) { return load_of_waves(m, rank, 0, 1, 1); }
+
+/// How many experts a token chooses: of the layer's router.
+static double choices_of(const struct model *m)
+{
+    for (uint32_t i = 0; i < m->layer->stages.count; i++) {
+        const struct mod_stage *stage = ROW(m->module, mod_stage, m->layer->stages.first + i);
+        const struct mod_arg *k = ROW(m->module, mod_value, stage->result)->kind == value_kind_routes
+                                      ? stage_arg(m->module, stage, "k") : NULL;
+        if (k)
+            return k->number;
     }
-    if (m->kind_count == KINDS_MAX)
-        return nearest;
-    m->kinds[m->kind_count] = (struct rank_kind){.device = device, .owned = m->owned_of[rank], .first = rank};
-    return m->kind_count++;
+    return 1;
+}
+
+/// Sums of the loads of experts, in the order of owners, one more than owners; a rank's begin at first_owner.
+static void sum_loads(struct model *m, const struct mod_placement *placement, const struct load *load)
+{
+    uint32_t owners = placement->owners.count;
+    double *weights = context_alloc(m->context, (owners + 1) * sizeof *weights);
+    load_weights(m->context, load, owners, choices_of(m), weights);
+    m->loads = context_alloc(m->context, (owners + 1) * sizeof *m->loads);
+    m->first_owner = context_alloc(m->context, (m->ranks + 1) * sizeof *m->first_owner);
+    for (uint32_t i = 0; i < owners; i++) {
+        uint32_t expert = ROW(m->module, mod_owner, placement->owners.first + i)->expert;
+        m->loads[i + 1] = m->loads[i] + (expert < owners ? weights[expert] : 1);
+    }
+    for (uint32_t rank = 0; rank < m->ranks; rank++)
+        m->first_owner[rank + 1] = m->first_owner[rank] + (uint32_t)m->owned_of[rank];
+}
+
+/// Ranks alike in device and experts; beyond the number of groups that are told apart they count with the nearest.
+static uint32_t group_of(const struct model *m, uint32_t rank, const uint32_t *heads, uint32_t *count)
+{
+    uint32_t nearest = 0;
+    for (uint32_t g = 0; g < *count; g++) {
+        if (device_of(m, heads[g]) == device_of(m, rank) && m->owned_of[heads[g]] == m->owned_of[rank])
+            return g;
+        if (llabs(m->owned_of[heads[g]] - m->owned_of[rank]) < llabs(m->owned_of[heads[nearest]] - m->owned_of[rank]))
+            nearest = g;
+    }
+    return *count == KINDS_MAX ? nearest : (*count)++;
+}
+
+struct loaded {
+    uint32_t rank, group;
+    double load;
+};
+
+/// By group, the heaviest first.
+static int by_load(const void *a, const void *b)
+{
+    const struct loaded *x = a, *y = b;
+    if (x->group != y->group)
+        return x->group < y->group ? -1 : 1;
+    if (fabs(x->load - y->load) > 1e-9)
+        return x->load > y->load ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static void add_kind(struct model *m, const struct loaded *ranks, uint32_t count)
+{
+    const struct loaded *middle = &ranks[fabs(ranks[0].load - ranks[count - 1].load) > 1e-9 ? count / 2 : 0];
+    m->kinds[m->kind_count] = (struct rank_kind){
+        .device = device_of(m, middle->rank), .owned = m->owned_of[middle->rank], .first = middle->rank, .count = count};
+    for (uint32_t i = 0; i < count; i++)
+        m->kind_of[ranks[i].rank] = m->kind_count;
+    m->kind_count++;
+}
+
+/// A group is one kind, or a few by load: the heaviest rank by itself, as it is the one that others wait for.
+static void split_group(struct model *m, const struct loaded *ranks, uint32_t count, uint32_t kinds)
+{
+    if (kinds <= 1 || fabs(ranks[0].load - ranks[count - 1].load) <= 1e-9) {
+        add_kind(m, ranks, count);
+        return;
+    }
+    add_kind(m, ranks, 1);
+    uint32_t rest = count - 1, parts = kinds - 1 < rest ? kinds - 1 : rest, from = 0;
+    for (uint32_t i = 0; i < parts; i++) {
+        uint32_t to = (uint32_t)((uint64_t)rest * (i + 1) / parts);
+        add_kind(m, ranks + 1 + from, to - from);
+        from = to;
+    }
+}
+
+static void find_kinds(struct model *m)
+{
+    uint32_t heads[KINDS_MAX], groups = 0, first = 0;
+    struct loaded *ranks = context_alloc(m->context, (m->ranks + 1) * sizeof *ranks);
+    for (uint32_t rank = 0; rank < m->ranks; rank++) {
+        uint32_t before = groups, group = group_of(m, rank, heads, &groups);
+        if (groups > before)
+            heads[group] = rank;
+        ranks[rank] = (struct loaded){rank, group, load_of(m, rank)};
+    }
+    qsort(ranks, m->ranks, sizeof *ranks, by_load);
+    for (uint32_t g = 0; g < groups; g++) {
+        uint32_t count = 0;
+        while (first + count < m->ranks && ranks[first + count].group == g)
+            count++;
+        split_group(m, ranks + first, count, groups * LOADS_MAX <= KINDS_MAX ? LOADS_MAX : KINDS_MAX / groups);
+        first += count;
+    }
 }
 
 void model_make(struct model *m, struct context *context, const struct program_text *program, const struct ir *module,
-                uint32_t pipeline, const struct ir *graph)
+                uint32_t pipeline, const struct ir *graph, const struct load *load)
 {
     const struct mod_pipeline *row = ROW(module, mod_pipeline, pipeline);
     *m = (struct model){.context = context, .program = program, .module = module, .graph = graph, .pipeline = row};
@@ -58,10 +155,8 @@ void model_make(struct model *m, struct context *context, const struct program_t
         if (rank < m->ranks)
             m->owned_of[rank]++;
     }
-    for (uint32_t rank = 0; rank < m->ranks; rank++) {
-        m->kind_of[rank] = kind_of(m, rank);
-        m->kinds[m->kind_of[rank]].count++;
-    }
+    sum_loads(m, placement, load);
+    find_kinds(m);
 }
 
 /// 1 - C(total - part, draws) / C(total, draws): the chance to draw at least one of `part`.
@@ -85,11 +180,17 @@ double routing_hit(const struct routing *r, double owned)
     return r->group_choices / r->groups * chance(size * r->group_choices, owned, r->choices);
 }
 
-/// Of the wave of a split into waves: a row is sent with the first wave that needs it, and every wave answers.
-static double wave_hit(const struct routing *r, double owned)
+/// Of the wave of a split into waves: a row is sent with the first wave that needs it, and every wave answers. `load`: of this
+/// wave, `before`: of the waves before it.
+static double wave_hit(const struct routing *r, double before, double load)
 {
-    double first = floor(owned * r->wave / r->waves), end = floor(owned * (r->wave + 1) / r->waves);
-    return r->combine ? routing_hit(r, end - first) : routing_hit(r, end) - routing_hit(r, first);
+    return r->combine ? routing_hit(r, load) : routing_hit(r, before + load) - routing_hit(r, before);
+}
+
+/// The load of the waves before this one.
+static double load_before(const struct model *m, const struct routing *r, uint32_t rank)
+{
+    return load_of_waves(m, rank, 0, r->wave, r->waves);
 }
 
 /// The outermost axis along which two ranks differ.
@@ -124,13 +225,17 @@ struct traffic *traffic_make(const struct model *m, const struct routing *r, boo
     double *hit = context_alloc(m->context, (m->ranks + 1) * sizeof *hit), *group_hit = hit;
     int64_t inner = r->via == NONE ? 1 : m->inner[r->via];
     for (uint32_t rank = 0; rank < m->ranks; rank++)
-        hit[rank] = wave_hit(r, (double)m->owned_of[rank]);
+        hit[rank] = wave_hit(r, load_before(m, r, rank), load_of_waves(m, rank, r->wave, r->wave + 1, r->waves));
     if (r->via != NONE) {
-        group_hit = context_alloc(m->context, (m->ranks / (size_t)inner + 1) * sizeof *group_hit);
-        for (uint32_t rank = 0; rank < m->ranks; rank++)
-            group_hit[rank / inner] += (double)m->owned_of[rank];
-        for (uint32_t g = 0; g < m->ranks / inner; g++)
-            group_hit[g] = wave_hit(r, group_hit[g]);
+        size_t groups = m->ranks / (size_t)inner;
+        double *before = context_alloc(m->context, (groups + 1) * sizeof *before);
+        group_hit = context_alloc(m->context, (groups + 1) * sizeof *group_hit);
+        for (uint32_t rank = 0; rank < m->ranks; rank++) {
+            before[rank / inner] += load_before(m, r, rank);
+            group_hit[rank / inner] += load_of_waves(m, rank, r->wave, r->wave + 1, r->waves);
+        }
+        for (uint32_t g = 0; g < groups; g++)
+            group_hit[g] = wave_hit(r, before[g], group_hit[g]);
     }
     for (uint32_t k = 0; k < m->kind_count; k++) {
         uint32_t self = m->kinds[k].first;

@@ -8,13 +8,26 @@
 
 struct prediction;
 
-/// One step of the schedule at its bound. The prediction lives as long as the context and keeps a pointer to `schedule`,
+enum load_kind { LOAD_UNIFORM, LOAD_ZIPF, LOAD_TRACE };
+enum { LOAD_EXPERTS_MAX = 4096 };
+/// How tokens spread over experts.
+struct load {
+    enum load_kind kind;
+    const char *text;           // as given
+    double exponent;            // zipf
+    int64_t *counts, total;     // trace: by expert
+    uint32_t experts;
+};
+/// `uniform`, `zipf(0.7)` or a safetensors file with `topk_ids`. False with a message.
+bool load_parse(struct context *context, const char *text, struct load *load, char *error, size_t size);
+
+/// One step of the schedule at its bound, under a load (NULL: uniform). The prediction lives as long as the context and keeps a pointer to `schedule`,
 /// but never to the other tables' rows across calls.
 struct prediction *predict(struct context *context, const struct program_text *program, const struct ir *module,
-                           uint32_t pipeline, const struct ir *graph, struct ir *schedule);
+                           uint32_t pipeline, const struct ir *graph, struct ir *schedule, const struct load *load);
 /// What elaboration asks about drafts of a schedule for this pipeline. Lives as long as the context and the module.
 struct forecast forecast_make(struct context *context, const struct program_text *program, const struct ir *module,
-                              uint32_t pipeline, const struct ir *graph);
+                              uint32_t pipeline, const struct ir *graph, const struct load *load);
 /// The same step with no overlap at all: every task after the one before it. Allocates its own schedule.
 struct prediction *predict_serial(const struct prediction *like);
 

@@ -7,25 +7,34 @@
 #include <string.h>
 #include <unistd.h>
 
-struct simulated simulate_file(const char *path, const char *schedule, bool simulate)
+static struct simulated simulate_options(const struct driver_options *given)
 {
     struct simulated o = {EXIT_BUG, NULL, NULL};
     size_t size, error_size;
     struct context context;
     FILE *out = open_memstream(&o.out, &size), *errors = open_memstream(&o.errors, &error_size);
-    struct driver_options options = {
-        .file = path, .check = {.layer = -1, .schedule = schedule}, .check_only = true, .simulate = simulate, .json = true, .out = out};
+    struct driver_options options = *given;
+    options.out = out;
     struct driver_result result = {0};
     context_init(&context);
-    if (setjmp(context.fatal) == 0)
-        o.code = compile(&context, &options, &result);
-    else
+    int left = setjmp(context.fatal);
+    if (left)
         fprintf(errors, "%s\n", context.fatal_message);
+    o.code = left ? (enum exit_code)left : compile(&context, &options, &result);
     diag_print_all(&context, DIAG_TEXT, false, errors);
     context_free(&context);
     fclose(out);
     fclose(errors);
     return o;
+}
+
+struct simulated simulate_file(const char *path, const char *schedule, bool simulate)
+{
+    return simulate_options(&(struct driver_options){.file = path,
+                                                     .check = {.layer = -1, .schedule = schedule},
+                                                     .check_only = true,
+                                                     .simulate = simulate,
+                                                     .json = true});
 }
 
 void simulated_free(struct simulated *o)
@@ -48,7 +57,7 @@ static const char program[] =
     "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: y = combine(yd, r);\n    yield y;\n}\n%s"
     "pipeline main { layer = moe; cluster = four; placement = one_each; target = %s;\n%s\n}\n";
 
-static struct simulated simulate_temporary(const char *text, const char *schedule, bool simulate)
+static struct simulated simulate_temporary(const char *text, const char *schedule, const char *load, bool simulate)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/simulate_%ld.moe", (long)getpid());
@@ -57,20 +66,37 @@ static struct simulated simulate_temporary(const char *text, const char *schedul
         fputs(text, file);
         fclose(file);
     }
-    struct simulated o = simulate_file(path, schedule, simulate);
+    struct simulated o = simulate_options(&(struct driver_options){.file = path,
+                                                                   .check = {.layer = -1, .schedule = schedule},
+                                                                   .check_only = true,
+                                                                   .simulate = simulate,
+                                                                   .load = load,
+                                                                   .json = true});
     unlink(path);
     return o;
 }
 
-struct simulated simulate_source(const char *text, bool simulate) { return simulate_temporary(text, NULL, simulate); }
-struct simulated simulate_source_with(const char *text, const char *schedule) { return simulate_temporary(text, schedule, true); }
+struct simulated simulate_source(const char *text, bool simulate) { return simulate_temporary(text, NULL, NULL, simulate); }
+struct simulated simulate_source_with(const char *text, const char *schedule) { return simulate_temporary(text, schedule, NULL, true); }
+
+static void setting_text(const struct setting *s, char *text, size_t size)
+{
+    snprintf(text, size, program, s->device ? s->device : "", s->bandwidth, s->items ? s->items : "", s->target ? s->target : "cpu",
+             s->members);
+}
 
 struct simulated simulate_setting(const struct setting *s, bool simulate)
 {
     char text[8192];
-    snprintf(text, sizeof text, program, s->device ? s->device : "", s->bandwidth, s->items ? s->items : "",
-             s->target ? s->target : "cpu", s->members);
+    setting_text(s, text, sizeof text);
     return simulate_source(text, simulate);
+}
+
+struct simulated simulate_loaded(const char *bandwidth, const char *members, const char *load)
+{
+    char text[8192];
+    setting_text(&(struct setting){.bandwidth = bandwidth, .members = members}, text, sizeof text);
+    return simulate_temporary(text, NULL, load, true);
 }
 
 struct simulated simulate_text(const char *bandwidth, const char *items, const char *members, bool simulate)

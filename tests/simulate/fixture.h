@@ -23,6 +23,7 @@ struct simulated simulate_source(const char *text, bool simulate);
 struct simulated simulate_source_with(const char *text, const char *schedule);
 struct simulated simulate_setting(const struct setting *setting, bool simulate);
 struct simulated simulate_text(const char *bandwidth, const char *items, const char *members, bool simulate);
+struct simulated simulate_loaded(const char *bandwidth, const char *members, const char *load);
 void simulated_free(struct simulated *o);
 /// A number of a line of JSON, of an object in it where one is named.
 double figure(const char *line, const char *object, const char *key);

@@ -136,6 +136,29 @@ static void test_links(void)
     context_free(&s.context);
 }
 
+/// n senders with links of their own into one receiver: its link is shared, all end together after n messages' time; with a
+/// slower sender among them, what it leaves goes to the others.
+static void test_incast(void)
+{
+    for (uint32_t n = 1; n <= 6; n++) {
+        struct scene s;
+        scene_make(&s, 2 * n);
+        s.events.link_count = n + 1;
+        for (uint32_t i = 0; i <= n; i++)
+            s.links[i] = 4;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t send = add_task(&s, EVENT_SEND, 2 * i, 0), recv = add_task(&s, EVENT_RECV, 2 * i + 1, 0);
+            add_flow(&s, send, recv, i, n, 100, 3);
+        }
+        NEAR(finish(&s), n * 100 / 4.0 + 3);
+        for (uint32_t i = 0; i < n; i++)
+            NEAR(s.tasks[2 * i].end, n * 100 / 4.0);
+        s.links[0] = 0.5;
+        NEAR(finish(&s), fmax(203, n > 1 ? (n - 1) * 100 / 3.5 + 3 : 0));
+        context_free(&s.context);
+    }
+}
+
 /// `n` parts through dispatch, expert and combine on three streams, each taking the times given.
 static double ladder(struct scene *s, uint32_t n, double dispatch, double expert, double combine)
 {
@@ -172,5 +195,6 @@ void suite_events(void)
     CU_pSuite suite = CU_add_suite("events", NULL, NULL);
     CU_add_test(suite, "streams are queues, SMs are shared", test_queues);
     CU_add_test(suite, "links are shared", test_links);
+    CU_add_test(suite, "many senders, one receiver", test_incast);
     CU_add_test(suite, "pipelines fill and drain", test_pipeline);
 }

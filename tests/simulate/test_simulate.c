@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/weights/safetensors.h"
 #include "tests/simulate/fixture.h"
 
 static void test_costs(void)
@@ -41,6 +42,51 @@ static void test_device_figures(void)
     NEAR(figure(b.out, NULL, "mfu") * figure(b.out, NULL, "latency_s") * 1e3, useful * 1e3);
     simulated_free(&a);
     simulated_free(&b);
+}
+
+static double latency_under(const char *load)
+{
+    struct simulated o = simulate_loaded("1000000GB/s", "use serial;", load);
+    CU_ASSERT_EQUAL(o.code, EXIT_FINE);
+    double latency = o.code == EXIT_FINE ? figure(o.out, NULL, "latency_s") : 0;
+    if (o.code != EXIT_FINE)
+        fprintf(stderr, "%s", o.errors);
+    simulated_free(&o);
+    return latency;
+}
+
+static double latency_traced(int32_t other)
+{
+    char path[64], error[256];
+    int32_t ids[8];
+    for (int i = 0; i < 4; i++) {
+        ids[2 * i] = other < 0 ? i : 0;
+        ids[2 * i + 1] = other < 0 ? (i + 1) % 4 : other;
+    }
+    struct tensor tensor = {.name = "topk_ids", .dtype = "I32", .dims = 2, .shape = {4, 2}, .data = ids, .bytes = sizeof ids};
+    snprintf(path, sizeof path, "/tmp/simulate_%ld.safetensors", (long)getpid());
+    CU_ASSERT_TRUE(tensors_write(path, &tensor, 1, error, sizeof error));
+    double latency = latency_under(path);
+    unlink(path);
+    return latency;
+}
+
+/// One expert a rank, two choices a token: the heaviest rank's expert decides, the router costs all the same.
+static void test_loads(void)
+{
+    const double expert = 1e-3, uniform = latency_under("uniform");
+    NEAR(latency_under("zipf(0)") * 1e3, uniform * 1e3);
+    NEAR(latency_traced(-1) * 1e3, uniform * 1e3);
+    NEAR(latency_traced(1) * 1e3, (uniform + expert) * 1e3); // experts 0 and 1 get everything: twice the mean, no more can be
+    NEAR(latency_under("zipf(8)") * 1e3, (uniform + expert) * 1e3);
+    double some = latency_under("zipf(0.7)"); // 1 / (1 + 2^-0.7 + 3^-0.7 + 4^-0.7) of the pairs
+    NEAR(some * 1e3, (uniform + expert * (4 / (1 + pow(2, -0.7) + pow(3, -0.7) + pow(4, -0.7)) - 1)) * 1e3);
+    struct simulated bad = simulate_loaded("1GB/s", "use serial;", "zipf(-1)"), none = simulate_loaded("1GB/s", "use serial;", "no.safetensors");
+    CU_ASSERT_EQUAL(bad.code, EXIT_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(bad.errors, "`uniform`, `zipf(0.7)` or a file with `topk_ids` is expected"));
+    CU_ASSERT_EQUAL(none.code, EXIT_USAGE);
+    simulated_free(&bad);
+    simulated_free(&none);
 }
 
 static double latency_with(const char *target, const char *sms)
@@ -290,6 +336,7 @@ void suite_simulate(void)
     CU_pSuite suite = CU_add_suite("simulate", NULL, NULL);
     CU_add_test(suite, "costs", test_costs);
     CU_add_test(suite, "figures of a device", test_device_figures);
+    CU_add_test(suite, "loads", test_loads);
     CU_add_test(suite, "SMs of a stream's own", test_lent_sms);
     CU_add_test(suite, "fill goes where its stream stalls", test_fill_in_stalls);
     CU_add_test(suite, "what m micro-batches hide", test_hidden_share);
