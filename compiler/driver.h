@@ -23,6 +23,8 @@ struct driver_options {
     const char *const *levels;  // code for each of these CPU levels, ended by NULL, instead of that one; NULL: none
     const char *emit;           // stop after this stage and print it to `out`; NULL: go on
     bool check_only;            // stop after the proof of the lowered programs: no native code
+    bool color;                 // what is printed goes to a terminal
+    const char *svg;            // like `trace`, a picture
     bool simulate, json;        // `moecc simulate`: print each schedule's prediction to `out`
     struct host_options cuda_host; // how CUDA kernels run on the CPU
     const char *use_cuda;       // a file with edited kernels; NULL: none

@@ -94,6 +94,7 @@ static void set_carrier(struct command_line *l, const char *v) { l->carrier = v;
 static void set_library(struct command_line *l, const char *v) { (void)v, l->library = true; }
 static void set_cluster(struct command_line *l, const char *v) { l->cluster = v; }
 static void set_trace(struct command_line *l, const char *v) { l->driver.trace = v; }
+static void set_svg(struct command_line *l, const char *v) { l->driver.svg = v; }
 static void set_load(struct command_line *l, const char *v) { l->driver.load = v; }
 static void set_json(struct command_line *l, const char *v) { (void)v, l->driver.json = true; }
 static void set_use_cuda(struct command_line *l, const char *v) { l->driver.use_cuda = v; }
@@ -111,15 +112,16 @@ static void set_diagnostics(struct command_line *l, const char *v)
 }
 
 /// A terminal that shows colours, unless NO_COLOR says, with any text at all, that they are not wanted.
-static bool wants_color(void)
+static bool wants_color(int stream)
 {
     const char *refused = getenv("NO_COLOR"), *terminal = getenv("TERM");
-    return isatty(2) && !(refused && *refused) && !(terminal && !strcmp(terminal, "dumb"));
+    return isatty(stream) && !(refused && *refused) && !(terminal && !strcmp(terminal, "dumb"));
 }
 
 static void set_color(struct command_line *l, const char *v)
 {
-    l->color = !strcmp(v, "always") || (!strcmp(v, "auto") && wants_color());
+    l->color = !strcmp(v, "always") || (!strcmp(v, "auto") && wants_color(2));
+    l->driver.color = !strcmp(v, "always") || (!strcmp(v, "auto") && wants_color(1));
 }
 
 static const struct option options[] = {
@@ -131,7 +133,7 @@ static const struct option options[] = {
     {"--cluster", set_cluster, true},
     {"-v", set_verbose, false},           {"--use-cuda", set_use_cuda, true},
     {"--trace", set_trace, true},         {"--json", set_json, false},
-    {"--load", set_load, true},
+    {"--load", set_load, true},           {"--svg", set_svg, true},
 };
 
 static const struct option *find_option(const char *argument, const char **value)
@@ -551,7 +553,7 @@ static const struct command commands[] = {
     {"fmt", "[--check] FILE...", "canonical text, in place", command_fmt, false},
     {"inspect", "PLAN|EXE", "print a plan: ranks, streams, instructions, buffers, kernels, sizes", command_inspect, false},
     {"verify", "FILE", "the proof alone, with statistics", command_check, false},
-    {"simulate", "FILE", "predicted timeline per schedule: text, --json, --trace T.json", command_simulate, false},
+    {"simulate", "FILE", "predicted timeline per schedule; --json, --trace T.json, --svg F, --load zipf(0.7)", command_simulate, false},
     {"compare", "A.json B.json", "two traces, predicted or measured: ratios per stage, where they part; -o BOTH.json",
      command_compare, false},
     {"tune", "FILE", "search knobs, schedules and orders; a ranked table and the winner's text", command_tune, false},
@@ -565,7 +567,7 @@ static const struct command commands[] = {
 static enum exit_code run_command(const struct command *command, int argc, char **argv)
 {
     struct context context;
-    struct command_line line = {.driver = {.out = stdout, .check = {.layer = -1}}, .color = wants_color()};
+    struct command_line line = {.driver = {.out = stdout, .color = wants_color(1), .check = {.layer = -1}}, .color = wants_color(2)};
     line.driver.check.dims = line.dims;
     run_options_init(&line.run);
     enum exit_code code = parse_arguments(&line, command, argc, argv);

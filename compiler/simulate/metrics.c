@@ -140,8 +140,9 @@ static double wire_of(const struct prediction *p, uint32_t kind, double combine_
             if (bytes <= 0)
                 continue;
             struct routing routing;
-            uint32_t task = ROW(p->schedule, sched_instance, flow->send % p->instances)->task;
-            bool combine = combine_scale != 1 && routing_of_task(m, task, &routing) && routing.combine;
+            bool combine = combine_scale != 1 &&
+                           routing_of_task(m, ROW(p->schedule, sched_instance, flow->send % p->instances)->task, &routing) &&
+                           routing.combine;
             time += bytes * (combine ? combine_scale : 1) / p->events.links[link];
         }
         most = fmax(most, time);

@@ -6,6 +6,8 @@
 //   model.c     schedule -> tasks, messages and links for events.c -> a prediction
 //   metrics.c   a prediction -> figures
 //   budgets.c   `assert` and `expect` against the figures
+//   path.c      the critical path, and why streams are idle
+//   svg.c       a prediction as a picture
 //   draw.c      a prediction as text;  report.c  as tables, JSON and a trace
 #ifndef MOECC_SIMULATE_MODEL_H
 #define MOECC_SIMULATE_MODEL_H
@@ -139,6 +141,20 @@ struct bounds {
     double exposed;             // mean over ranks of max(0, 1 - hiding / wire)
 };
 struct bounds bounds_of(const struct prediction *p, double combine_scale);
+
+// ---- path.c
+
+struct critical {
+    uint32_t *tasks;            // from the last to the first
+    uint32_t count;
+};
+struct critical critical_path(const struct prediction *p);
+/// ns that a task of it is on the path.
+double critical_time(const struct prediction *p, const struct critical *path, uint32_t at);
+/// Its time by stage, and the longest gaps of streams that compute, with their reasons.
+void print_reasons(const struct prediction *p, FILE *out);
+/// What no schedule can beat here.
+void print_bound(const struct prediction *p, FILE *out);
 
 // ---- draw.c
 

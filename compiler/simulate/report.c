@@ -1,4 +1,5 @@
 // `moecc simulate`: a prediction as text, as JSON, as a trace.
+#include <ctype.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +50,27 @@ static void print_engines(const struct figures *figures, FILE *out)
                 100 * value_of(figures, metric_bubble, 0, stream_of(p, s)));
 }
 
-void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, FILE *out)
+/// A timeline for a terminal: a background for each letter, which the digit in its middle shares.
+static void print_colored(const char *text, FILE *out)
+{
+    static const int backgrounds[] = {44, 43, 41, 46, 42, 45, 104, 102, 105};
+    int shown = 0;
+    bool inside = false;
+    for (const char *at = text; *at; at++) {
+        inside = *at == '|' ? !inside : inside;
+        int color = !inside || *at == '.' || *at == 'x' || *at == '|' ? 0
+                    : isupper((unsigned char)*at) ? backgrounds[(*at - 'A') * 7 % (int)(sizeof backgrounds / sizeof *backgrounds)]
+                                                  : shown;
+        if (color != shown)
+            fprintf(out, color ? "\033[30;%dm" : "\033[0m", color);
+        shown = color;
+        fputc(*at, out);
+    }
+    if (shown)
+        fputs("\033[0m", out);
+}
+
+void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, bool color, FILE *out)
 {
     const struct prediction *p = figures->prediction;
     fprintf(out, "%s: %lld to %lld tokens per rank, %s, %s, predicted for %s\n", schedule_name(p), (long long)first_tokens,
@@ -66,8 +87,14 @@ void print_prediction(struct context *context, const struct figures *figures, in
     for (uint32_t kind = 0; kind < p->model.kind_count; kind++) {
         if (p->model.kind_count > 1)
             fprintf(out, "  rank %u and %u like it\n", p->model.kinds[kind].first, p->model.kinds[kind].count - 1);
-        fputs(draw_timeline(p, kind, TIMELINE_COLUMNS, true), out);
+        const char *lines = draw_timeline(p, kind, TIMELINE_COLUMNS, true);
+        if (color)
+            print_colored(lines, out);
+        else
+            fputs(lines, out);
     }
+    print_reasons(p, out);
+    print_bound(figures->serial, out); // of waves, more rows travel
 }
 
 // ---- JSON -------------------------------------------------------------------------------------------------------------
@@ -75,6 +102,22 @@ void print_prediction(struct context *context, const struct figures *figures, in
 static void set_real(json_t *object, const char *key, double value)
 {
     json_object_set_new(object, key, isnan(value) ? json_null() : json_real(value));
+}
+
+/// From the first task to the last: its instance, layer, a rank, its time, and how much of that lies on the path.
+static json_t *path_json(const struct prediction *p)
+{
+    struct critical path = critical_path(p);
+    json_t *list = json_array();
+    for (uint32_t i = path.count; i-- > 0;) {
+        const struct event_task *task = &p->events.tasks[path.tasks[i]];
+        const struct sched_instance *row = ROW(p->schedule, sched_instance, path.tasks[i] % p->instances);
+        json_array_append_new(list, json_pack("{s:s, s:i, s:i, s:f, s:f, s:f}", "instance", ir_text(p->schedule, row->label), "layer",
+                                              (int)row->layer, "rank", (int)p->model.kinds[path.tasks[i] / p->instances].first,
+                                              "begin_s", 1e-9 * task->begin, "end_s", 1e-9 * task->end, "on_path_s",
+                                              1e-9 * critical_time(p, &path, i)));
+    }
+    return list;
 }
 
 void print_prediction_json(struct context *context, const struct figures *figures, int64_t first_tokens, FILE *out)
@@ -99,6 +142,10 @@ void print_prediction_json(struct context *context, const struct figures *figure
         set_real(used, engine_words[engine], value_of(figures, metric_utilization, engine, NULL));
         set_real(bytes, engine_words[engine], value_of(figures, metric_bytes, engine, NULL));
     }
+    struct bounds bounds = bounds_of(figures->serial, 1);
+    set_real(root, "least_latency_s", 1e-9 * fmax(bounds.wire_ns, bounds.compute_ns));
+    set_real(root, "least_exposed_comm", bounds.exposed);
+    json_object_set_new(root, "critical_path", path_json(p));
     json_object_set_new(root, "bubble", streams);
     json_object_set_new(root, "utilization", used);
     json_object_set_new(root, "bytes", bytes);

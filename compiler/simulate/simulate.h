@@ -56,11 +56,12 @@ double metric_value(const struct figures *figures, enum metric metric, const str
 void check_budgets(struct context *context, const struct program_text *program, const struct ir *module,
                    uint32_t pipeline, uint32_t use, bool at_bound, const struct figures *figures);
 
-/// `moecc simulate`: one schedule's timeline and figures as text.
-void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, FILE *out);
+/// `moecc simulate`: one schedule's timeline and figures as text; `color`: for a terminal.
+void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, bool color, FILE *out);
 /// The same as a JSON object in one line.
 void print_prediction_json(struct context *context, const struct figures *figures, int64_t first_tokens, FILE *out);
 /// Chrome trace of one step. False when the file cannot be written.
+bool write_prediction_svg(const struct figures *figures, const char *path);
 bool write_prediction_trace(const struct figures *figures, const char *path);
 
 #endif

@@ -15,7 +15,8 @@ Written by `sh examples/schedules/timelines.sh`. Each schedule fits any layer wi
 ladder };`), is proven like one of your own, and gives the bytes of `serial`; schedules with `split experts` round partial sums
 per wave. Timelines are predictions for four layers of [library.moe](library.moe): 4096 tokens a rank, two nodes of four H800, one
 layer from the middle of the step. A line a stream, a letter a stage (attn, route, dispatch, expert, combine, shared, merge),
-the digit its micro-batch or wave, `x` where the wire works and nothing computes.
+the digit its micro-batch or wave, `x` where the wire works and nothing computes; below, what the step's critical path is made of
+and the longest gaps of streams that compute.
 
 `moecc simulate examples/schedules/library.moe --schedule 'ladder(n: 8)'` shows one with other knobs.
 TEXT
@@ -28,6 +29,6 @@ for name in $(sed -n 's/^schedule \([a-z_]*\).*/\1/p' "$library"); do
         { text = "" }' "$library"
     printf '\n```\n'
     "$moecc" simulate "$model" --schedule "$name" --color=never |
-        grep -v -e ' utilization ' -e ' bubble ' | sed 's/, peak memory .*//'
+        grep -v -e ' utilization ' -e ' bubble ' -e 'no schedule takes' | sed 's/, peak memory .*//'
     printf '```\n'
 done

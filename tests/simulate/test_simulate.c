@@ -302,6 +302,63 @@ static void test_goldens(void)
     check_golden("mixtral");
 }
 
+/// The path is the step: what is on it adds up to the latency, and it begins with the first task.
+static void test_critical_path(void)
+{
+    static const char *const names[] = {"serial", "ladder(n: 8)", "two_batch", "waves", "hook_receive", "bidirectional"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct simulated o = simulate_file("examples/schedules/library.moe", names[i], true);
+        json_t *root = json_loads(o.out, JSON_DISABLE_EOF_CHECK, NULL), *path = json_object_get(root, "critical_path"), *step;
+        double sum = 0, latency = json_number_value(json_object_get(root, "latency_s"));
+        size_t at;
+        json_array_foreach(path, at, step)
+            sum += json_number_value(json_object_get(step, "on_path_s"));
+        CU_ASSERT_DOUBLE_EQUAL(sum / latency, 1, 1e-6);
+        CU_ASSERT_TRUE(json_array_size(path) > 20);
+        CU_ASSERT_TRUE(json_number_value(json_object_get(root, "least_latency_s")) <= latency * (1 + 1e-9));
+        const char *first = json_string_value(json_object_get(json_array_get(path, 0), "instance"));
+        CU_ASSERT_PTR_NOT_NULL(first && !strncmp(first, "attn", 4) ? first : NULL);
+        json_decref(root);
+        simulated_free(&o);
+    }
+}
+
+/// As text: the reason for a gap, the bound; in colours; as a picture.
+static void test_text(void)
+{
+    char path[64], *text = NULL;
+    size_t size;
+    struct context context;
+    struct driver_result result = {0};
+    snprintf(path, sizeof path, "/tmp/simulate_%ld.svg", (long)getpid());
+    struct driver_options options = {.file = "examples/schedules/library.moe", .check = {.layer = -1, .schedule = "waves(g: 4)"},
+                                     .check_only = true, .simulate = true, .color = true, .svg = path};
+    options.out = open_memstream(&text, &size);
+    context_init(&context);
+    CU_ASSERT_EQUAL(setjmp(context.fatal), 0);
+    CU_ASSERT_EQUAL(compile(&context, &options, &result), EXIT_FINE);
+    context_free(&context);
+    fclose(options.out);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "critical path: attn "));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "comp idle for "));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "before expert[0]: it waits for dispatch.recv[0]: its rows travel "));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, ", sent after dispatch.pack[0]"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "no schedule takes less than 4.06ms a layer: 3.32ms on the busiest link, 4.06ms of compute"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\033[30;46mDDDDD0DDDDDDDD1"));
+    free(text);
+    char svg[256] = "";
+    FILE *file = fopen(path, "r");
+    int boxes = 0, ended = 0;
+    while (file && fgets(svg, sizeof svg, file)) {
+        boxes += !strncmp(svg, "<g><title>", 10);
+        ended += !strcmp(svg, "</svg>\n");
+    }
+    CU_ASSERT_TRUE(boxes > 100 && ended == 1);
+    if (file)
+        fclose(file);
+    unlink(path);
+}
+
 static void test_trace(void)
 {
     char path[64];
@@ -343,5 +400,7 @@ void suite_simulate(void)
     CU_add_test(suite, "budgets", test_budgets);
     CU_add_test(suite, "budgets in schedules", test_schedule_budgets);
     CU_add_test(suite, "figures of the examples", test_goldens);
+    CU_add_test(suite, "the critical path", test_critical_path);
+    CU_add_test(suite, "text and pictures", test_text);
     CU_add_test(suite, "traces", test_trace);
 }
