@@ -35,7 +35,7 @@ check: deps
 # What takes minutes: the verifier against the explorer on 24,000 programs, a minute of fuzzing for every reader.
 check-long: deps
 	@$(MAKE) --no-print-directory test-binary
-	@MOE_PROOF_PROGRAMS=24000 MOE_MUTATIONS=20000 $(B)/moe-tests proof mutations
+	@MOE_PROOF_PROGRAMS=24000 MOE_MUTATIONS=20000 MOE_RANDOM_SCHEDULES=2000 $(B)/moe-tests proof mutations random_schedules
 	@$(MAKE) --no-print-directory fuzz-smoke FUZZ_SECONDS=60
 
 # ---------------------------------------------------------------------------------------------- tools and flags

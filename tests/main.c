@@ -37,6 +37,7 @@
     S(library)    \
     S(clusters)   \
     S(links)      \
+    S(random_schedules) \
     S(races)      \
     S(proof)      \
     S(mutations)  \

@@ -1,0 +1,195 @@
+// Random schedules, larger than what can be explored exhaustively: micro-batches in any order that their data allows, on any
+// streams. What the compiler accepts runs on the simulated device, where everything takes random times, and on threads, and
+// gives the bytes of `serial`. MOE_RANDOM_SCHEDULES says how many are drawn, MOE_RANDOM_FIRST where the numbers begin.
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compiler/driver.h"
+#include "tests/end_to_end/harness.h"
+
+enum { RANKS = 4, BOUND = 160, FIRST = 20, WIDTH = 32, AT_ONCE = 60, JITTERS = 3, STAGES = 6, PARTS = 6 };
+enum { ROUTE, DISPATCH, EXPERT, COMBINE, SHARED, MERGE };
+static const char *const stages[STAGES] = {"route", "dispatch", "expert", "combine", "shared", "merge"};
+
+struct random {
+    uint64_t state;
+};
+
+static uint32_t draw(struct random *r, uint32_t below)
+{
+    r->state = r->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(r->state >> 33) % below;
+}
+
+/// May this instance come next, what is issued so far given?
+static bool ready(bool issued[STAGES][PARTS], uint32_t stage, uint32_t part)
+{
+    if (issued[stage][part])
+        return false;
+    if (stage == MERGE)
+        return issued[COMBINE][part] && issued[SHARED][part];
+    return stage == ROUTE || stage == SHARED || issued[stage - 1][part];
+}
+
+static void write_order(struct random *r, uint32_t parts, FILE *out)
+{
+    bool issued[STAGES][PARTS] = {{false}};
+    for (uint32_t left = STAGES * parts; left > 0;) {
+        uint32_t stage = draw(r, STAGES), part = draw(r, parts);
+        if (!ready(issued, stage, part))
+            continue;
+        issued[stage][part] = true;
+        left--;
+        fprintf(out, "    %s[%u];\n", stages[stage], part);
+    }
+}
+
+/// A send and its receive on one stream or on two, with SMs of their own or without.
+static void write_messages(struct random *r, const char *stage, uint32_t streams, FILE *out)
+{
+    const char *lent = draw(r, 4) ? "" : " { sm: 1 }";
+    if (draw(r, 3) == 0)
+        fprintf(out, "    bind %s.send to m%u;\n    bind %s.recv to m%u;\n", stage, draw(r, streams), stage, draw(r, streams));
+    else
+        fprintf(out, "    bind %s to m%u%s;\n", stage, draw(r, streams), lent);
+}
+
+static void write_schedule(uint64_t number, FILE *out)
+{
+    struct random r = {number * 0x9e3779b97f4a7c15u + 1};
+    uint32_t parts = 2 + draw(&r, PARTS - 1), computes = 1 + draw(&r, 2), streams = 1 + draw(&r, 3);
+    fprintf(out, "schedule s%llu for (route, dispatch, expert, combine, shared, merge) {\n    split tokens into %u as i",
+            (unsigned long long)number, parts);
+    for (uint32_t p = 0; draw(&r, 3) == 0 && p == 0;) {
+        fprintf(out, " { ratio: [");
+        for (; p < parts; p++)
+            fprintf(out, "%s%u", p ? ", " : "", 1 + draw(&r, 3));
+        fprintf(out, "] }");
+    }
+    fprintf(out, ";\n");
+    for (uint32_t s = 0; s < computes; s++)
+        fprintf(out, "    stream c%u uses sm;\n", s);
+    for (uint32_t s = 0; s < streams; s++)
+        fprintf(out, "    stream m%u uses net_out, net_in, copy[%u];\n", s, s);
+    for (uint32_t stage = 0; stage < STAGES; stage++)
+        if (stage == DISPATCH || stage == COMBINE)
+            write_messages(&r, stages[stage], streams, out);
+        else
+            fprintf(out, "    bind %s to c%u;\n", stages[stage], draw(&r, computes));
+    write_order(&r, parts, out);
+    fprintf(out, "}\n");
+}
+
+/// The layer with these schedules, each chosen by its own count of tokens; none: `serial`.
+static char *program_text(const uint64_t *numbers, uint32_t count)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    fprintf(out,
+            "import std.ops;\nimport std.schedules { serial };\n"
+            "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = 24;\ndim experts = 8;\n"
+            "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n    param w_router: f32[experts, hidden];\n"
+            "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n    param w_down: bf16[experts, hidden, ffn];\n"
+            "    param s_gate_up: bf16[1, 2 * ffn, hidden];\n    param s_down: bf16[1, hidden, ffn];\n"
+            "    stage route: r = topk(x, w_router, k: 2);\n    stage dispatch: xd = dispatch(x, r, capacity: 0.8x);\n"
+            "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: yr = combine(yd, r);\n"
+            "    stage shared: ys = swiglu(x, s_gate_up, s_down);\n    stage merge: y = add(yr, ys);\n    yield y;\n}\n"
+            "device core { sm = 4; engine copy[3], net_out, net_in; }\n"
+            "cluster four { device = core; axis rank[4]; link shm across rank { bandwidth: 5GB/s, latency: 1us }; }\n"
+            "placement p on four { place experts over rank; }\n",
+            BOUND, WIDTH);
+    for (uint32_t i = 0; i < count; i++)
+        write_schedule(numbers[i], out);
+    fprintf(out, "pipeline main { layer = moe; repeat = 2; cluster = four; placement = p; target = cpu;\n");
+    for (uint32_t i = count; i-- > 0;)
+        fprintf(out, "    use s%llu when tokens >= %u;\n", (unsigned long long)numbers[i], FIRST + i);
+    fprintf(out, "    use serial;\n}\n");
+    fclose(out);
+    return text;
+}
+
+/// Does the compiler accept it? A refusal is an answer too; only a bug is not.
+static bool is_accepted(uint64_t number)
+{
+    char *text = program_text(&number, 1), path[] = "/tmp/moe-random-XXXXXX";
+    int descriptor = mkstemp(path);
+    FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+    fputs(text, file);
+    fclose(file);
+    free(text);
+    struct context context;
+    struct driver_options options = {.file = path, .check = {.layer = -1}, .check_only = true, .out = stdout};
+    struct driver_result result;
+    volatile enum exit_code code = EXIT_BUG;
+    context_init(&context);
+    if (!setjmp(context.fatal))
+        code = compile(&context, &options, &result);
+    else
+        fprintf(stderr, "schedule %llu: %s\n", (unsigned long long)number, context.fatal_message);
+    CU_ASSERT(code == EXIT_FINE || code == EXIT_INPUT);
+    context_free(&context);
+    remove(path);
+    return code == EXIT_FINE;
+}
+
+static struct outcome run_nth(moe_plan *plan, const float *in, uint32_t n, const char *device, uint64_t jitter)
+{
+    const int64_t tokens[RANKS] = {5, FIRST + n, 0, 17};
+    struct run run = {.in = in, .tokens = tokens};
+    run.options = (moe_options){.threads = 2, .seed = 9, .device = device, .jitter = jitter, .poison = 1};
+    return run_plan_once(plan, &run);
+}
+
+static void compare(moe_plan *plan, moe_plan *serial, const float *in, uint32_t n, uint64_t number)
+{
+    struct outcome want = run_nth(serial, in, n, NULL, 0);
+    CU_ASSERT_EQUAL_FATAL(want.status, MOE_OK);
+    for (uint64_t j = 0; j <= JITTERS; j++) {
+        struct outcome o = run_nth(plan, in, n, j ? "sim" : NULL, j ? number * 16 + j : 0);
+        bool same = o.status == MOE_OK && !memcmp(o.out, want.out, (size_t)want.tokens * WIDTH * sizeof *o.out);
+        CU_ASSERT(same);
+        if (!same)
+            fprintf(stderr, "schedule %llu: %s\n", (unsigned long long)number, o.status ? o.error : "other bytes than serial");
+        outcome_free(&o);
+    }
+    outcome_free(&want);
+}
+
+static void test_random(void)
+{
+    const char *text = getenv("MOE_RANDOM_SCHEDULES"), *from = getenv("MOE_RANDOM_FIRST");
+    uint64_t numbers[AT_ONCE], number = from ? strtoull(from, NULL, 10) : 1, last = number + (text ? strtoull(text, NULL, 10) : 60);
+    static float in[RANKS * BOUND * WIDTH];
+    uint32_t accepted = 0, drawn = 0;
+    gaussian(in, sizeof in / sizeof *in, 21);
+    char *plain = program_text(NULL, 0);
+    moe_plan *serial = subject_compile(&(struct subject){.text = plain, .layer = -1});
+    free(plain);
+    while (number < last) {
+        uint32_t count = 0;
+        for (; number < last && count < AT_ONCE; number++, drawn++)
+            if (is_accepted(number))
+                numbers[count++] = number;
+        char *program = program_text(numbers, count);
+        moe_plan *plan = subject_compile(&(struct subject){.text = program, .layer = -1});
+        free(program);
+        for (uint32_t n = 0; n < count && plan && serial; n++)
+            compare(plan, serial, in, n, numbers[n]);
+        accepted += count;
+        moe_plan_close(plan);
+    }
+    moe_plan_close(serial);
+    fprintf(stderr, "[%u of %u accepted] ", accepted, drawn);
+    CU_ASSERT(accepted * 5 > drawn);
+}
+
+void suite_random_schedules(void);
+void suite_random_schedules(void)
+{
+    CU_pSuite suite = CU_add_suite("random_schedules", NULL, NULL);
+    CU_add_test(suite, "random schedules give the bytes of serial whatever the delays", test_random);
+}
