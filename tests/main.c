@@ -30,6 +30,7 @@
     S(models)     \
     S(faults)     \
     S(routes)     \
+    S(families)   \
     S(shared)     \
     S(invariants) \
     S(shapes)     \
