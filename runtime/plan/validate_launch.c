@@ -536,12 +536,12 @@ static bool check_route(const struct walk *w, const int64_t *n)
 
 /// Weights that generated code walks by units: as many panels as units, as large as its constants, and a block for every
 /// expert that its pairs can name.
-static bool check_matrix(const struct walk *w, const struct plan_kernel *k, uint32_t pairs, uint32_t weights,
+/// stored: quantised: dtype, columns and scales of a block.
+static bool check_matrix(const struct walk *w, const struct plan_kernel *k, uint32_t weights, const int64_t *stored,
                          int64_t rows, int64_t cols, int64_t dtype)
 {
-    const int64_t *stored = k->n + 8; // quantised: dtype, columns and scales of a block
     const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, arg_at(w, weights)->buffer);
-    const struct usage *u = usage_at(w, pairs);
+    const struct usage *u = usage_at(w, 0); // of the pairs
     if (b->kind != buffer_kind_param)
         return true;
     const struct plan_param *p = ROW(w->c->ir, plan_param, b->param);
@@ -560,7 +560,8 @@ static bool check_matrix(const struct walk *w, const struct plan_kernel *k, uint
 static bool check_weights(const struct walk *w, const struct plan_kernel *k, uint32_t weights, uint32_t listed,
                           int64_t rows, int64_t cols, int64_t dtype)
 {
-    if (!check_matrix(w, k, 0, weights, rows, cols, dtype))
+    static const int64_t plain[3];
+    if (!check_matrix(w, k, weights, k->n + 8, rows, cols, dtype))
         return false;
     if (!(k->n[7] & MLP_HAS_BIAS))
         return true;
@@ -571,7 +572,7 @@ static bool check_weights(const struct walk *w, const struct plan_kernel *k, uin
     if (b->kind != buffer_kind_param || ROW(w->c->ir, plan_param, b->param)->layout != layout ||
         ROW(w->c->ir, plan_param, b->param)->halves != (k->role == kernel_role_mlp_up && !(k->n[7] & MLP_PLAIN)))
         return instr_fail(w, "its biases are not packed like its weights");
-    return check_matrix(w, k, 0, listed, rows, 1, dtype_f32);
+    return check_matrix(w, k, listed, plain, rows, 1, dtype_f32);
 }
 
 static bool check_generated(const struct walk *w, const struct plan_kernel *k)

@@ -324,6 +324,8 @@ def make(name: str, seed: int) -> None:
     limited = "expert_capacity" in config
     for _ in range(100):
         x = torch.from_numpy(rng.standard_normal((TOKENS if limited else 4 * TOKENS, H)).astype(np.float32))
+        if config["torch_dtype"] == "bfloat16":  # what the layer is given is what the reference is given
+            x = x.bfloat16().float()
         y = run(x)
         moved = torch.stack([(run(x * (1 + sign * 2e-5)) - y).norm(dim=1) for sign in (-1, 1)]).amax(0)
         clear = moved <= 1e-3 * y.norm(dim=1) + 1e-9

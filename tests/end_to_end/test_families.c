@@ -30,6 +30,10 @@ static const struct family_case families[] = {
     {"phimoe", "Phi-3.5-MoE", 1e-5, 0, false},
     {"granite", "Granite 3.0", 1e-5, 0, false},
     {"jetmoe", "JetMoE", 1e-5, 0, false},
+    {"dbrx", "DBRX", 1e-5, 0, false},
+    {"llama4", "Llama-4", 1e-5, 1, false},
+    {"gpt-oss-bf16", "gpt-oss, bf16", 5e-3, 0, false},
+    {"gpt-oss-mxfp4", "gpt-oss, MXFP4", 5e-3, 0, false},
     {"switch", "Switch Transformers", 1e-5, 1, true},
     {"nllb", "NLLB-MoE", 1e-5, 3, true},
 };
