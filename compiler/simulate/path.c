@@ -179,9 +179,6 @@ void print_bound(const struct prediction *p, FILE *out)
     struct bounds bounds = bounds_of(p, 1);
     struct context *context = p->model.context;
     double least = fmax(bounds.wire_ns, bounds.compute_ns) / p->layers;
-    fprintf(out, "  no schedule takes less than %s a layer: %s on the busiest link, %s of compute", time_text(context, least),
+    fprintf(out, "  no schedule takes less than %s a layer: %s on the busiest link, %s of compute\n", time_text(context, least),
             time_text(context, bounds.wire_ns / p->layers), time_text(context, bounds.compute_ns / p->layers));
-    if (bounds.exposed > 0)
-        fprintf(out, "; at least %.1f%% of its wire time is exposed", 100 * bounds.exposed);
-    fputc('\n', out);
 }

@@ -144,7 +144,7 @@ void print_prediction_json(struct context *context, const struct figures *figure
     }
     struct bounds bounds = bounds_of(figures->serial, 1);
     set_real(root, "least_latency_s", 1e-9 * fmax(bounds.wire_ns, bounds.compute_ns));
-    set_real(root, "least_exposed_comm", bounds.exposed);
+    set_real(root, "least_exposed_comm", bounds_of(p, 1).exposed);
     json_object_set_new(root, "critical_path", path_json(p));
     json_object_set_new(root, "bubble", streams);
     json_object_set_new(root, "utilization", used);

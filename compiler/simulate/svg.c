@@ -6,7 +6,7 @@
 
 #include "compiler/simulate/model.h"
 
-enum { LEFT = 130, WIDE = 1400, HIGH = 22, LETTER = 7 };
+static const double LEFT = 130, WIDE = 1400, HIGH = 22, LETTER = 7; // pixels
 
 static const char *const fills[] = {"#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948",
                                     "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac"};
@@ -19,7 +19,7 @@ static void box(const struct prediction *p, FILE *out, uint32_t stage, double ro
     double x = place(p, begin), width = place(p, end) - x;
     if (width <= 0)
         return;
-    fprintf(out, "<g><title>%s</title><rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"%s\"/>", title, x, row + 2,
+    fprintf(out, "<g><title>%s</title><rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%.0f\" fill=\"%s\"/>", title, x, row + 2,
             fmax(width, 0.3), HIGH - 4, fills[stage % (sizeof fills / sizeof *fills)]);
     if (width > LETTER * (double)strlen(label))
         fprintf(out, "<text x=\"%.2f\" y=\"%.0f\" fill=\"white\">%s</text>", x + 2, row + HIGH - 7, label);
@@ -51,14 +51,14 @@ static void draw_exposed(const struct prediction *p, uint32_t kind, double row, 
 {
     struct intervals lost = exposed(p, kind);
     for (uint32_t i = 0; i < lost.count; i++)
-        fprintf(out, "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"#333\"><title>%s</title></rect>\n",
+        fprintf(out, "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%.0f\" fill=\"#333\"><title>%s</title></rect>\n",
                 place(p, lost.at[i].begin), row + 6, place(p, lost.at[i].end) - place(p, lost.at[i].begin), HIGH - 12,
                 took(p, "messages under way, nothing computes", lost.at[i].begin, lost.at[i].end));
 }
 
 static void row_label(FILE *out, double row, const char *text)
 {
-    fprintf(out, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%s</text>\n", LEFT - 6, row + HIGH - 7, text);
+    fprintf(out, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s</text>\n", LEFT - 6, row + HIGH - 7, text);
 }
 
 static void draw_kind(const struct prediction *p, uint32_t kind, double top, FILE *out)
@@ -79,7 +79,7 @@ bool write_prediction_svg(const struct figures *figures, const char *path)
     uint32_t rows = p->streams + 2; // of a kind
     if (!out)
         return false;
-    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%u\" font-family=\"sans-serif\" font-size=\"12\">\n"
+    fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" font-size=\"12\">\n"
                  "<text x=\"4\" y=\"15\">%s: %s, %.2fx serial, %.1f%% exposed</text>\n", LEFT + WIDE + 10,
             HIGH * (1 + rows * p->model.kind_count), ir_text(p->schedule, ROW(p->schedule, sched_info, 0)->name),
             time_text(p->model.context, p->events.end), metric_value(figures, metric_speedup, NULL),

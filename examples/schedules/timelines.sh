@@ -18,7 +18,8 @@ layer from the middle of the step. A line a stream, a letter a stage (attn, rout
 the digit its micro-batch or wave, `x` where the wire works and nothing computes; below, what the step's critical path is made of
 and the longest gaps of streams that compute.
 
-`moecc simulate examples/schedules/library.moe --schedule 'ladder(n: 8)'` shows one with other knobs.
+`moecc simulate examples/schedules/library.moe --schedule 'ladder(n: 8)'` shows one with other knobs; your own are ten lines, as
+the [tutorial](../tutorial/README.md) shows.
 TEXT
 
 for name in $(sed -n 's/^schedule \([a-z_]*\).*/\1/p' "$library"); do
