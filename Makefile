@@ -36,6 +36,8 @@ check: deps
 check-long: deps
 	@$(MAKE) --no-print-directory test-binary
 	@MOE_PROOF_PROGRAMS=24000 MOE_MUTATIONS=20000 MOE_RANDOM_SCHEDULES=2000 $(B)/moe-tests proof mutations random_schedules
+	@MOE_CUDA_FAULTS=all $(B)/moe-tests planted
+	@MOE_CUDA_EXAMPLES="hello olmoe mixtral schedules/expert_waves" sh tests/commands/cuda_code.sh
 	@$(MAKE) --no-print-directory fuzz-smoke FUZZ_SECONDS=60
 
 # ---------------------------------------------------------------------------------------------- tools and flags
@@ -43,10 +45,6 @@ check-long: deps
 LLVM_CONFIG ?= $(firstword $(wildcard $(foreach v,19 18 17 16,/usr/lib/llvm-$(v)/bin/llvm-config)) $(shell command -v llvm-config))
 LLVM_CFLAGS = $(if $(LLVM_CONFIG),-isystem $(shell $(LLVM_CONFIG) --includedir 2>/dev/null))
 LLVM_LIBS   = $(if $(LLVM_CONFIG),-L$(shell $(LLVM_CONFIG) --libdir 2>/dev/null) $(shell $(LLVM_CONFIG) --link-shared --libs 2>/dev/null))
-
-# The CUDA backend builds against a toolkit's or NVIDIA's wheels' headers; without them it is left out, and says so.
-CUDA_INCLUDE := $(firstword $(wildcard /usr/local/cuda/include/nvrtc.h /usr/include/nvrtc.h) \
-    $(shell python3 -c 'import glob,site; print(*[f for d in site.getsitepackages() for f in glob.glob(d+"/nvidia/**/nvrtc.h",recursive=True)])' 2>/dev/null))
 
 WARN   := -Wall -Wextra -Wconversion -Werror
 COMMON := -std=c17 -D_GNU_SOURCE -I. -I$(B)/gen $(WARN) -fPIC -pthread -fno-math-errno -fvisibility=hidden -DMOECC_VERSION='"$(VERSION)"'
@@ -133,7 +131,6 @@ $(B)/moe-stub: $(call obj,runtime/cli/stub.c) $(RUNTIME_OBJ)
 $(B)/moecc: $(call obj,compiler/main.c) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
-	@$(if $(CUDA_INCLUDE),,echo "note: no CUDA toolkit and no NVIDIA wheels found: the CUDA part is left out")
 
 # The tests make calls to the system fail (tests/failures/interpose.c).
 WRAP := $(foreach f,malloc calloc realloc aligned_alloc strdup open_memstream mmap open fopen fread fstat write fwrite \

@@ -24,6 +24,7 @@
     S(routers)    \
     S(emulator)   \
     S(cuda)       \
+    S(planted)    \
     S(runtime)    \
     S(weights)    \
     S(cli)        \

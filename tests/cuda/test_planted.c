@@ -1,0 +1,250 @@
+// Planted faults: every barrier, wait and commit of every CUDA kernel is taken out, one at a time, and a few other mistakes
+// are made (wrong swizzle, bounds, slots used too early); each run must be found out, by a report or by its results. A fault
+// runs in a process of its own, for it may write anywhere.
+#include <CUnit/CUnit.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/codegen/fixture.h"
+
+enum { SEEDS = 6, MOST_FAULTS = 100 };
+enum subject_kind { EXPERTS, ROUTER };
+
+/// In `file`, the n-th `from` becomes `to`.
+struct fault {
+    const char *file, *from, *to;
+    int number;
+};
+
+static const struct {
+    const char *file;
+    enum subject_kind kind;
+} files[] = {{"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"route.cu", ROUTER}};
+enum { FILES = sizeof files / sizeof *files };
+
+/// Taken out wherever they stand.
+static const char *const orders[] = {"gpu::sync_block();", "gpu::sync_warp();", "gpu::copy_async_commit();",
+                                     "gpu::copy_async_wait<STAGES - 2>();"};
+
+static const struct fault others[] = {
+    {"tiles.h", "(chunk ^ (row & (CHUNKS - 1)))", "(chunk ^ (row & gpu::lane() & (CHUNKS - 1)))", 0}, // swizzle
+    {"tiles.h", "gpu::copy_async_wait<STAGES - 2>();", "gpu::copy_async_wait<STAGES - 1>();", 0},
+    {"tiles.h", "next % STAGES * SLOT_BYTES", "step % STAGES * SLOT_BYTES", 0},             // a slot reused early
+    {"tiles.h", "there ? 16 : 0", "16", 0},                                                  // rows that do not exist
+    {"tiles.h", "there ? 16 : 0", "there ? 8 : 0", 0},                                       // half of the bytes
+    {"tiles.h", "const bool inside = k + chunk * 8 < k_end;", "const bool inside = k < k_end;", 0}, // the last slice
+    {"tiles.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
+    {"mlp_up.cu", "if (place >= tile.rows)", "if (place > tile.rows)", 0},
+    {"mlp_up.cu", "if (feature < FFN)", "if (feature <= FFN)", 0},
+    {"mlp_up.cu", "number += gpu::blocks()", "number += gpu::blocks() + 1", 0},
+    {"mlp_up.cu", "at.before += (to - from) * high;", "at.before += (to - from);", 0},
+    {"mlp_down.cu", "if (place >= rows)", "if (place > rows)", 0},
+    {"mlp_down.cu", "if (at >= WIDTH)", "if (at > WIDTH)", 0},
+    {"mlp_down.cu", "pairs->rows * (range + 1) / ranges", "pairs->rows * (range + 1) / ranges + 1", 0},
+    {"mlp_down.cu", "        clear(item, acc);\n", "", 0},
+    {"route.cu", "keys[i] > best ||", "keys[i] >= best ||", 0},
+    {"route.cu", "if (id % gpu::WARP == gpu::lane())", "if (id % gpu::WARP == 0)", 0},
+    {"route.cu", "i < width; i += 4", "i < K_STEP; i += 4", 0},
+};
+
+static const char *embedded_text(struct context *context, const char *file)
+{
+    size_t size;
+    const char *text = embedded_file(context_printf(context, "cuda/%s", file), &size);
+    return context_printf(context, "%.*s", (int)size, text);
+}
+
+/// The n-th place of a text in a file that is no comment; NULL: there are not so many.
+static const char *nth(const char *text, const char *wanted, int number)
+{
+    for (const char *at = text; (at = strstr(at, wanted)); at += strlen(wanted))
+        if (number-- == 0)
+            return at;
+    return NULL;
+}
+
+/// The source with the fault in it. A header is put in the place of its #include.
+static void plant(struct context *context, struct cuda_sources *sources, const struct fault *fault)
+{
+    const char *file = embedded_text(context, fault->file), *at = nth(file, fault->from, fault->number);
+    const char *wrong = context_printf(context, "%.*s%s%s", (int)(at - file), file, fault->to, at + strlen(fault->from));
+    const char *include = context_printf(context, "#include \"%s\"", fault->file);
+    for (uint32_t i = 0; i < sources->count; i++) {
+        const char *text = sources->at[i].text, *place = strstr(text, include), *whole = strstr(text, file);
+        if (place)
+            sources->at[i].text = context_printf(context, "%.*s#line 1 \"%s\"\n%s%s", (int)(place - text), text, fault->file,
+                                                 wrong, place + strlen(include));
+        else if (whole)
+            sources->at[i].text = context_printf(context, "%.*s%s", (int)(whole - text), text, wrong);
+    }
+}
+
+/// Generates and loads with a fault, or without (NULL).
+static void load(struct code *code, const struct fault *fault, uint64_t seed)
+{
+    struct cuda_sources sources;
+    setenv("MOECC_CACHE", "build/cuda-cache", 0);
+    if (setjmp(code->context.fatal)) {
+        fprintf(stderr, "planted: %s\n", code->context.fatal_message);
+        _exit(3);
+    }
+    if (!cuda_generate(&code->context, &code->plan, cuda_chip("sm_80"), &sources))
+        _exit(3);
+    if (fault)
+        plant(&code->context, &sources, fault);
+    code->kernels = calloc(COUNT(&code->plan, plan_kernel) + 1, sizeof *code->kernels);
+    struct host_options options = {.checked = true, .seed = seed, .most_blocks = 6};
+    host_load(&code->context, &code->plan, &sources, &options, code->kernels);
+}
+
+// --------------------------------------------------------------------------------------------------------- subjects
+
+static void run_experts(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    static const struct layer_shape shape = {264, 200, 2, 70, 2, dtype_bf16, dtype_bf16};
+    struct layer l;
+    struct code code;
+    layer_init(&l, &shape, "cuda:sm_80", 5);
+    l.acc_stride = l.h * 4; // no room between rows
+    code_init(&code);
+    code_add(&code, kernel_role_mlp_up, (int64_t[]){l.h, l.f, activation_silu, l.dtype, l.a_stride, l.hidden_stride}, 6, 1);
+    code_add(&code, kernel_role_mlp_down, (int64_t[]){l.f, l.h, l.dtype, l.result, l.hidden_stride, l.acc_stride}, 6, 1);
+    load(&code, fault, seed);
+    memset(l.hidden, 0xff, (size_t)(l.pair_count * l.hidden_stride));
+    memset(l.acc, 0xff, (size_t)(l.rows * l.acc_stride));
+    for (int64_t i = 0; i < l.pair_count; i++)
+        memcpy(l.targets[i], l.sources[i], (size_t)(l.h * 2));
+    struct moe_kargs up = {.p = {&l.pairs, l.a, l.packed_up, l.hidden}};
+    struct moe_kargs down = {.p = {&l.pairs, l.hidden, l.packed_down, l.acc}};
+    code_run(&code, 0, &up, 0, ROW(&code.plan, plan_kernel, 0)->unit_count * l.experts);
+    code_run(&code, 1, &down, 0, ROW(&code.plan, plan_kernel, 1)->unit_count);
+    // hidden rows too, gaps between them included: what is written beside the results counts
+    size_t y = (size_t)(l.rows * l.y_stride), hidden = (size_t)(l.pair_count * l.hidden_stride);
+    memset(result, 0, size);
+    memcpy(result, l.y, y < size ? y : size);
+    memcpy((char *)result + y, l.hidden, y + hidden < size ? hidden : size - y);
+    layer_free(&l);
+    code_free(&code);
+}
+
+/// With groups of experts and without.
+static void run_router(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    enum { TOKENS = 37, EXPERTS_ALL = 64, WIDTH = 72, CHOICES = 6, ALL = TOKENS * CHOICES };
+    struct code code;
+    struct rng rng = {11};
+    code_init(&code);
+    code_add(&code, kernel_role_route,
+                            (int64_t[]){WIDTH, EXPERTS_ALL, CHOICES, score_sigmoid, 1, dtype_f32, 8, 4, group_score_top2_sum, 0},
+             10, 2.5);
+    code_add(&code, kernel_role_route,
+             (int64_t[]){WIDTH, EXPERTS_ALL, CHOICES, score_softmax, 1, dtype_f32, 1, 1, group_score_max, 0}, 10, 1);
+    load(&code, fault, seed);
+    float *x = block(TOKENS * WIDTH * 4), *w = block(EXPERTS_ALL * WIDTH * 4);
+    for (int i = 0; i < TOKENS * WIDTH; i++)
+        x[i] = i / WIDTH % 5 ? random_float(&rng) : 0; // some tokens with all scores equal
+    for (int i = 0; i < EXPERTS_ALL * WIDTH; i++)
+        w[i] = random_float(&rng);
+    memset(result, 0xff, size);
+    for (uint32_t k = 0; k < 2; k++) {
+        char *at = (char *)result + k * 2 * ALL * 4;
+        struct moe_kargs args = {.p = {x, w, at, at + ALL * 4}};
+        code_run(&code, k, &args, 0, TOKENS);
+    }
+    free(x);
+    free(w);
+    code_free(&code);
+}
+
+enum { RESULT_BYTES = 256 << 10 };
+
+static void (*const runs[])(const struct fault *, uint64_t, void *, size_t) = {[EXPERTS] = run_experts,
+                                                                                [ROUTER] = run_router};
+
+/// 0: nothing was noticed. `good`: the results of the kernels without a fault.
+static int notice(enum subject_kind kind, const struct fault *fault, const char *good)
+{
+    char *bad = block(RESULT_BYTES), reports[4096];
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        runs[kind](fault, seed * 17, bad, RESULT_BYTES);
+        if (host_reports(reports, sizeof reports) || memcmp(good, bad, RESULT_BYTES) != 0)
+            return 1;
+    }
+    return 0;
+}
+
+/// Whether the fault is found: in a child, whose crash is a finding too. 3: the test itself went wrong.
+static int found(enum subject_kind kind, const struct fault *fault, const char *good)
+{
+    int status;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        _exit(notice(kind, fault, good));
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        return 3;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+static int collect(struct fault *faults, enum subject_kind *kinds, struct context *context)
+{
+    int count = 0;
+    for (int f = 0; f < FILES; f++) {
+        const char *text = embedded_text(context, files[f].file);
+        for (size_t o = 0; o < sizeof orders / sizeof *orders; o++)
+            for (int n = 0; nth(text, orders[o], n) && count < MOST_FAULTS; n++) {
+                kinds[count] = files[f].kind;
+                faults[count++] = (struct fault){files[f].file, orders[o], "", n};
+            }
+        for (size_t o = 0; o < sizeof others / sizeof *others; o++)
+            if (!strcmp(others[o].file, files[f].file)) {
+                CU_ASSERT_PTR_NOT_NULL_FATAL(nth(text, others[o].from, 0));
+                kinds[count] = files[f].kind;
+                faults[count++] = others[o];
+            }
+    }
+    return count;
+}
+
+static void test_planted(void)
+{
+    struct fault faults[MOST_FAULTS];
+    enum subject_kind kinds[MOST_FAULTS];
+    struct context context;
+    int tried = 0, missed = 0;
+    int every = getenv("MOE_CUDA_FAULTS") ? 1 : 4; // a sample, but in check-long
+    char *good[2] = {block(RESULT_BYTES), block(RESULT_BYTES)}, reports[4096];
+    if (!level_runs_here("cuda:sm_80"))
+        return;
+    context_init(&context);
+    for (int kind = EXPERTS; kind <= ROUTER; kind++)
+        runs[kind](NULL, 1, good[kind], RESULT_BYTES);
+    CU_ASSERT_EQUAL(host_reports(reports, sizeof reports), 0);
+    int count = collect(faults, kinds, &context);
+    CU_ASSERT(count >= 25);
+    for (int i = 0; i < count; i += every, tried++) {
+        int verdict = found(kinds[i], &faults[i], good[kinds[i]]);
+        CU_ASSERT_NOT_EQUAL(verdict, 3);
+        if (verdict == 0) {
+            printf("\n    not found: %s, `%s` number %d -> `%s`", faults[i].file, faults[i].from, faults[i].number,
+                   faults[i].to);
+            missed++;
+        }
+    }
+    printf("\n    %d of %d planted faults found\n", tried - missed, tried);
+    CU_ASSERT(missed * 20 <= tried);
+    context_free(&context);
+    free(good[EXPERTS]);
+    free(good[ROUTER]);
+}
+
+void suite_planted(void);
+void suite_planted(void)
+{
+    CU_pSuite suite = CU_add_suite("planted", NULL, NULL);
+    CU_add_test(suite, "planted faults are found", test_planted);
+}
