@@ -63,7 +63,8 @@ struct endings {
     node_id suffix, values;
 };
 
-/// The arguments of a call without names, at most `most`; named ones are those of `scaled`.
+/// The arguments of a call without names, at most `most`; named ones are those of `scaled`. NONE with an error queued for
+/// another name.
 static uint32_t call_arguments(struct checker *checker, node_id call, node_id *arguments, uint32_t most,
                                struct endings *endings)
 {
@@ -79,7 +80,7 @@ static uint32_t call_arguments(struct checker *checker, node_id call, node_id *a
             struct diag *diag =
                 diag_error(checker->context, E0106, name_place(checker, id), "there is no argument `%s` here", name);
             diag_label(checker->context, diag, "unknown argument");
-            return 0;
+            return NONE;
         } else {
             if (count < most)
                 arguments[count] = node->slot[0];
@@ -152,6 +153,8 @@ static bool read_call(struct checker *checker, node_id call, struct entry *entry
     }
     uint32_t wanted = which == CONCAT ? 2 : 1;
     uint32_t found = call_arguments(checker, call, arguments, MAX_PATTERNS, which == SCALED ? &endings : NULL);
+    if (found == NONE)
+        return false;
     if (found != wanted) {
         struct diag *diag =
             diag_error(context, E0205, place_of(checker, call), "`%s` takes %u tensor%s, but is given %u", name, wanted,

@@ -16,7 +16,9 @@ static bool too_many(struct elaboration *e, node_id id)
 {
     if (e->item_count < ITEMS_MAX)
         return false;
-    elaboration_error(e, E0206, span_of(e, id), "the schedule issues more than %d instances", ITEMS_MAX);
+    e->failed = true;
+    if (first_complaint(e, E0206, 0, "instances")) // not by every loop around it
+        elaboration_error(e, E0206, span_of(e, id), "the schedule issues more than %d instances", ITEMS_MAX);
     return true;
 }
 

@@ -92,6 +92,35 @@ static const struct bad_line bad_lines[] = {
     {40, "    stream comp uses @sm[0];", "E0307"},
     {28, "    engine copy[@65], net_out, net_in;", "E0206"},
     {28, "    engine copy[@-1], net_out, net_in;", "E0206"},
+    // things given twice, or of the wrong kind, in places of their own
+    {49, "    layer = @3;", "E0201"},
+    {14, "    stage route: r = topk(x, w_router, @x: x, k: 2);", "E0102"},
+    {47, "} @op foo() -> any[n, h] { uses sm; } layer l(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { stage a: y = "
+         "foo(x); yield y; }", "E0205"},
+    {47, "} op @foo(a: any[n, h]) -> any[n, h] { param p: nonsense = 3; uses sm; } layer l(x: bf16[tokens, hidden]) -> "
+         "bf16[tokens, hidden] { stage a: y = foo(x); yield y; }", "E0201"},
+    {27, "    memory = @40GB/s;", "E0207"},
+    {27, "    peak = { bf16: 1TFLOPS, @bf16: 2TFLOPS };", "E0102"},
+    {9, "const share = @true + 1;", "E0201"},
+    {9, "const share = @\"a\" < 2;", "E0201"},
+    {7, "dim ffn = @1e999;", "E0006"},
+    {3, "import std.schedules { serial, ladder }; import @std.nothing;", "E0103"},
+    {3, "import std.schedules { serial, ladder }; import @\"nowhere.moe\" as n;", "E0103"},
+    {21, "    w_router = @\"\";", "E0601"},
+    {21, "    w_router = @\"gate.layer}\";", "E0601"},
+    {22, "    w_gate_up = concat(@a: \"a.{layer}.{expert}\", \"b.{layer}.{expert}\");", "E0106"},
+    {32, "", "E0107"},
+    {36, "", "E0107"},
+    {33, "    link shm across rank { bandwidth: 5GB/s, latency: 1us }; link two across @rank { bandwidth: 5GB/s, latency: 1us };",
+     "E0102"},
+    {38, "schedule mine(n: 2..4 = 2) for (route, @route, dispatch, expert, combine) {", "E0102"},
+    {45, "        dispatch.pack.@send[i];", "E0101"},
+    {54, "    weights = @names;", "E0201"},
+    {56, "    use serial; assert @bubble < 5%;", "E0205"},
+    {56, "    use serial; assert @latency(comp) < 5us;", "E0205"},
+    {57, "} monitor m on @route { interval = 1; }", "E0201"},
+    {57, "} monitor m on @pair.route { interval = 1; }", "E0201"},
+    {57, "} monitor m on moe.route { track load = @max(load, load); }", "E0205"},
     // machines that there cannot be
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @-1us };", "E0206"},
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @1e300s };", "E0206"},
@@ -424,5 +453,23 @@ static const struct bad_line bad_lines[] = {
     {57, "} monitor m on @mo.route { interval = 1; }", "E0101"},
 };
 enum { BAD_LINES = sizeof bad_lines / sizeof *bad_lines };
+
+// What only lowering knows that it cannot do: found by a whole check.
+struct late_line {
+    int line;
+    const char *text;
+    const char *code;
+    const char *schedule; // instead of the pipeline's own; NULL: none
+};
+
+static const struct late_line late_lines[] = {
+    {17, "    stage combine: y = combine(xd, r);", "E0901", "serial"},
+    {15, "    stage dispatch: xd = dispatch(x, r, @capacity: 0x);", "E0206", "serial"},
+    {15, "    stage dispatch: xd = dispatch(x, r, @capacity: 1e-300x);", "E0206", "serial"},
+    {15, "    stage dispatch: xd = dispatch(x, r, capacity: 0.1x, @pool: 0x);", "E0206", "serial"},
+    {7, "dim ffn = 60;", "E0901", "serial"},
+    {11, "    param w_router: bf16[experts, hidden];", "", "serial"},
+};
+enum { LATE_LINES = sizeof late_lines / sizeof *late_lines };
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "bad_programs.h"
 #include "compiler/check/module.h"
+#include "compiler/driver.h"
 
 void suite_check(void);
 
@@ -42,14 +43,19 @@ static void release(struct checked *checked)
     context_free(&checked->context);
 }
 
-static char *errors_of(const struct checked *checked, enum diag_format format)
+static char *printed_errors(const struct context *context, enum diag_format format)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    diag_print_all(&checked->context, format, false, out);
+    diag_print_all(context, format, false, out);
     fclose(out);
     return text;
+}
+
+static char *errors_of(const struct checked *checked, enum diag_format format)
+{
+    return printed_errors(&checked->context, format);
 }
 
 static void expect_fine(const struct checked *checked, const char *what)
@@ -318,6 +324,41 @@ static void test_bad_lines(void)
     release(&checked);
     for (int i = 0; i < BAD_LINES; i++)
         expect_bad(&bad_lines[i]);
+}
+
+/// A whole check, proof and lowering included.
+static void expect_late(const struct late_line *late)
+{
+    char text[8192], expected[160];
+    int line, column;
+    struct context context;
+    struct driver_result result;
+    make_program(late->line, late->text, text, sizeof text, &line, &column);
+    const char *path = write_file("program.moe", text);
+    struct driver_options options = {
+        .file = path, .check_only = true, .out = stdout, .check = {.layer = -1, .schedule = late->schedule}};
+    context_init(&context);
+    if (setjmp(context.fatal)) {
+        CU_FAIL_FATAL("the compiler ended in a fatal error");
+    }
+    enum exit_code code = compile(&context, &options, &result);
+    char *errors = printed_errors(&context, DIAG_SHORT);
+    snprintf(expected, sizeof expected, "%s/program.moe:%d:%d: error[%s]", folder, line, column, late->code);
+    bool good = !*late->code                ? code == EXIT_FINE
+                : strchr(late->text, '@')   ? !strncmp(errors, expected, strlen(expected))
+                                            : strstr(errors, late->code) != NULL;
+    good = good && context.error_count == (*late->code != 0);
+    CU_ASSERT_TRUE(good);
+    if (!good)
+        printf("\n%d: %s\n  expected %s, got\n%s", late->line, late->text, expected, errors);
+    free(errors);
+    context_free(&context);
+}
+
+static void test_late_lines(void)
+{
+    for (int i = 0; i < LATE_LINES; i++)
+        expect_late(&late_lines[i]);
 }
 
 static void test_good_lines(void)
@@ -694,6 +735,7 @@ void suite_check(void)
     CU_add_test(suite, "golden diagnostics", test_goldens);
     CU_add_test(suite, "mistakes of order are left to later", test_later_mistakes);
     CU_add_test(suite, "one error for every mistake", test_bad_lines);
+    CU_add_test(suite, "one error for what lowering refuses", test_late_lines);
     CU_add_test(suite, "what is allowed", test_good_lines);
     CU_add_test(suite, "uncovered token counts", test_uncovered);
     CU_add_test(suite, "--ranks", test_ranks);

@@ -257,6 +257,18 @@ static const struct schedule_case refused[] = {
     {WHOLE "route; split tokens into 2 as i; }\n", "E0309 2:8", NULL},
     {SPLIT(2) "split tokens into 2 as k; }\n", "E0102 2:1", NULL},
     {SPLIT(1025) "}\n", "E0206 1:40", NULL},
+    {SPLIT(2) "for i in 0..2 { for i in 0..2 { } } }\n", "E0102 2:21", NULL},
+    {"schedule s for moe { stream comp[2] uses sm; stream tx uses net_out, net_in, copy; bind route, expert to comp;\n"
+     "bind dispatch, combine to tx;\nroute; dispatch; expert on comp[0]; combine; }\n",
+     "E0303 3:1", NULL},
+    {"schedule s for moe { stream comp[65] uses sm; }\n", "E0206 1:29", NULL},
+    {"schedule s for (route, dispatch, expert, combine) {" STREAMS BINDS "\nroute.pack; dispatch; expert; combine; }\n",
+     "E0101 2:7", NULL},
+    {WHOLE "pipelined i in 0..2 { route; } }\n", "E0309 2:23", NULL},
+    {SPLIT(2) "for i in 0..1000 { for j in 0..300 { route[0]; } } }\n", "E0206 2:20", NULL},
+    {SPLIT(2) "for i in 0..2 { route[i]; dispatch[i]; expert[i]; combine[i]; }\norder combine[0] before route[1];\n"
+              "order combine[1] before expert[0]; order route[1] before dispatch[1]; }\n",
+     "E0308 4:1", NULL},
     {"schedule s for moe {" STREAMS " bind route, expert to comp; bind combine to rx;\nbind dispatch to tx { sm: 65537 };\n}\n",
      "E0206 2:27", NULL},
     {SPLIT(0) "for i in 0..2 { route[i]; dispatch[i]; expert[i]; combine[i]; } }\n", "E0206 1:40", NULL},
