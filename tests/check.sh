@@ -53,7 +53,7 @@ suites() { # suites NAME BINARY SUITE...: runs CUnit, adds its tests to the coun
 build release all test-binary && suites plain build/moe-tests
 make --no-print-directory lint >"$log/lint.log" 2>&1
 report "no warnings under clang" $?
-strays=$(git ls-files 2>/dev/null | grep -vE '^(\.ci/|\.gitignore$|Makefile$|README\.md$|(compiler|examples|grammar|runtime|stdlib|tests)/)' | head -n 5)
+strays=$(git ls-files 2>/dev/null | grep -vE '^(\.ci/|\.gitignore$|\.clang-format$|Makefile$|README\.md$|(compiler|examples|grammar|runtime|stdlib|tests)/)' | head -n 5)
 [ -z "$strays" ]
 report "nothing strays into the root${strays:+: $strays}" $?
 build asan test-binary &&
