@@ -31,7 +31,7 @@ struct group {
 
 static const struct group groups[] = {
     {"one", "one layer, two ranks", 0, true, {{"serial", 1}, {"ladder(n: 2)", 2}, {"ladder(n: 4)", 4}, {"ladder(n: 8)", 8}}, 4},
-    {"eight", "eight layers, two ranks", 0, true, {{"serial", 1}, {"ladder(n: 8)", 0}, {"through(n: 8)", 0}}, 3},
+    {"eight", "eight layers, two ranks", 0, true, {{"serial", 1}, {"ladder(n: 8)", 0}, {"through(n: 4)", 0}, {"through(n: 8)", 0}}, 4},
     {"four", "one layer, four ranks", 1536, false, {{"serial", 1}, {"ladder(n: 4)", 4}, {"ladder(n: 8)", 8}}, 3},
 };
 
