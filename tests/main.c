@@ -29,6 +29,7 @@
     S(weights)    \
     S(cli)        \
     S(models)     \
+    S(layouts)    \
     S(faults)     \
     S(routes)     \
     S(families)   \

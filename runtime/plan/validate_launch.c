@@ -535,22 +535,25 @@ static bool check_route(const struct walk *w, const int64_t *n)
 }
 
 /// Weights that generated code walks by units: as many panels as units, as large as its constants, and a block for every
-/// expert that its pairs can name.
-/// stored: quantised: dtype, columns and scales of a block.
-static bool check_matrix(const struct walk *w, const struct plan_kernel *k, uint32_t weights, const int64_t *stored,
+/// expert that its pairs can name. `stored`, of quantised ones: dtype, columns and scales of a block.
+static bool check_matrix(const struct walk *w, const struct plan_kernel *k, const int64_t *stored, uint32_t weights,
                          int64_t rows, int64_t cols, int64_t dtype)
 {
     const struct plan_buffer *b = ROW(w->c->ir, plan_buffer, arg_at(w, weights)->buffer);
-    const struct usage *u = usage_at(w, 0); // of the pairs
+    const struct usage *u = usage_at(w, 0);
     if (b->kind != buffer_kind_param)
         return true;
     const struct plan_param *p = ROW(w->c->ir, plan_param, b->param);
     if (k->unit_count != plan_panels(p) || p->rows != rows || p->cols != cols)
         return instr_fail(w, "its weights are of another size than its kernel");
-    bool same = stored[0] ? p->dtype == stored[0] && p->block_cols == stored[1] && p->scales == stored[2] && p->operand == dtype
-                          : p->dtype == dtype;
+    bool same = p->dtype == dtype;
+    if (stored && stored[0])
+        same = p->dtype == stored[0] && p->block_cols == stored[1] && p->scales == stored[2] && p->operand == dtype;
     if (!same)
         return instr_fail(w, "its weights are stored in another way than its kernel reads them");
+    int64_t expanded = p->cols * p->panel * (p->split ? 2 : 4); // a panel's copy, bf16 or f32
+    if (stored && stored[0] && w->c->info->target != target_cuda && k->scratch_bytes < expanded)
+        return instr_fail(w, "its kernel has no room to expand its weights");
     if ((u->routed && !p->per_expert) || (u->shared && (p->per_expert || u->shared > most(p->shared, 1))))
         return instr_fail(w, "its weights have no block for each of its experts");
     return true;
@@ -560,8 +563,7 @@ static bool check_matrix(const struct walk *w, const struct plan_kernel *k, uint
 static bool check_weights(const struct walk *w, const struct plan_kernel *k, uint32_t weights, uint32_t listed,
                           int64_t rows, int64_t cols, int64_t dtype)
 {
-    static const int64_t plain[3];
-    if (!check_matrix(w, k, weights, k->n + 8, rows, cols, dtype))
+    if (!check_matrix(w, k, k->n + 8, weights, rows, cols, dtype))
         return false;
     if (!(k->n[7] & MLP_HAS_BIAS))
         return true;
@@ -572,7 +574,7 @@ static bool check_weights(const struct walk *w, const struct plan_kernel *k, uin
     if (b->kind != buffer_kind_param || ROW(w->c->ir, plan_param, b->param)->layout != layout ||
         ROW(w->c->ir, plan_param, b->param)->halves != (k->role == kernel_role_mlp_up && !(k->n[7] & MLP_PLAIN)))
         return instr_fail(w, "its biases are not packed like its weights");
-    return check_matrix(w, k, listed, plain, rows, 1, dtype_f32);
+    return check_matrix(w, k, NULL, listed, rows, 1, dtype_f32);
 }
 
 static bool check_generated(const struct walk *w, const struct plan_kernel *k)

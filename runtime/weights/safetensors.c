@@ -378,6 +378,25 @@ static bool open_single(struct tensor_set *set, const char *folder, const char *
     return shard && read_header(set, shard) && hash_names(set);
 }
 
+static bool open_index_alone(struct tensor_set *set, const char *index)
+{
+    const char *slash = strrchr(index, '/');
+    char *folder = slash ? strndup(index, (size_t)(slash - index)) : strdup("."), *inside = NULL;
+    bool fine = folder && asprintf(&inside, "%s/%s", *folder ? folder : "/", slash ? slash + 1 : index) >= 0;
+    fine = fine ? open_index(set, folder, inside) : no_memory(set);
+    int cause = errno;
+    free(folder);
+    free(inside);
+    errno = cause;
+    return fine;
+}
+
+static bool is_index(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 5 && !strcmp(path + length - 5, ".json");
+}
+
 static bool open_folder(struct tensor_set *set, const char *folder)
 {
     char *index = NULL, *single = NULL;
@@ -414,7 +433,9 @@ struct tensor_set *tensors_open(const char *path, char *error, size_t size)
     if (stat(path, &info) != 0)
         fine = fail(set, errno, "%s: %s", path, strerror(errno));
     else
-        fine = S_ISDIR(info.st_mode) ? open_folder(set, path) : open_single(set, NULL, path);
+        fine = S_ISDIR(info.st_mode) ? open_folder(set, path)
+               : is_index(path)      ? open_index_alone(set, path)
+                                     : open_single(set, NULL, path);
     set->error = NULL;
     set->error_size = 0;
     if (fine)

@@ -19,8 +19,8 @@ struct tensor {
     const char *file;               // path, for messages
 };
 
-/// A file, or a directory with model.safetensors.index.json (its weight_map is an allow-list) or, without one,
-/// model.safetensors. NULL with a message that names file and tensor; errno is then 0 when the content is at fault,
+/// A file; an index (*.json), whose weight_map is an allow-list; or a directory with model.safetensors.index.json or,
+/// without one, model.safetensors. NULL with a message that names file and tensor; errno is then 0 when the content is at fault,
 /// else what the system said (ENOENT, EACCES, ENOMEM ...).
 struct tensor_set;
 struct tensor_set *tensors_open(const char *path, char *error, size_t size);

@@ -245,12 +245,15 @@ static void test_index(void)
                     "{" T("b", "F32", "[1]", 0, 4) "," T("c", "F32", "[1]", 4, 8) "}", 8, -1);
     const char *index = "{\"metadata\":{},\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}";
     write_test_bytes(weights_path("model/model.safetensors.index.json"), index, strlen(index));
-    set = tensors_open(weights_path("model"), error, sizeof error);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(set);
-    CU_ASSERT_EQUAL(tensors_count(set), 2); // `c` and one's `b` are strays
-    CU_ASSERT_EQUAL(tensors_find(set, "b")->bytes, 4);
-    CU_ASSERT_PTR_NULL(tensors_find(set, "c"));
-    tensors_close(set);
+    static const char *const names[] = {"model", "model/model.safetensors.index.json"}; // the folder, or the index itself
+    for (int i = 0; i < 2; i++) {
+        set = tensors_open(weights_path(names[i]), error, sizeof error);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(set);
+        CU_ASSERT_EQUAL(tensors_count(set), 2); // `c` and one's `b` are strays
+        CU_ASSERT_EQUAL(tensors_find(set, "b")->bytes, 4);
+        CU_ASSERT_PTR_NULL(tensors_find(set, "c"));
+        tensors_close(set);
+    }
 
     expect_index("{\"weight_map\":{\"a\":\"one.safetensors\",\"z\":\"one.safetensors\"}}",
                  "one.safetensors: tensor `z` is missing", 0);
