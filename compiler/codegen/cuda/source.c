@@ -303,8 +303,8 @@ bool cuda_has_kernel(const struct cuda_chip *chip, const struct plan_kernel *ker
 {
     const int64_t *n = kernel->n;
     switch (kernel->role) {
-    case kernel_role_route:
-        return can_route(chip, n);
+    case kernel_role_route: // noise has no CUDA code yet
+        return kernel->noise == 0 && can_route(chip, n);
     case kernel_role_mlp_up:
     case kernel_role_mlp_down:
         return can_multiply(kernel);
