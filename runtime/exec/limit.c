@@ -1,7 +1,6 @@
 // The built-in kernel `limit`: the model's own limit on the tokens of an expert (Switch, NLLB). First choices take an
 // expert's places in the order of the rank's tokens, then second choices; who finds none loses that choice: its id is -1,
 // its weight 0. Where weights are normalised, those a token is left with add up to the router's scale again.
-#include <math.h>
 #include <string.h>
 
 #include "control.h"
@@ -17,8 +16,10 @@ struct limit {
 static int64_t places_of(const struct plan_kernel *k, int64_t tokens)
 {
     double mean = (double)tokens * (double)k->n[1] / (double)k->n[0];
-    double places = fmin(ceil(k->alpha * mean - 1e-9), k->limit);
-    return places >= (double)tokens || isnan(places) ? tokens : places > 0 ? (int64_t)places : 0;
+    double share = k->alpha * mean - 1e-9, places = share < (double)tokens ? share : (double)tokens; // NaN: no limit
+    // Rounded up by hand: libm's `ceil` cannot be linked statically beside a shared libc by every compiler.
+    int64_t whole = places > 0 ? (int64_t)places + ((double)(int64_t)places < places) : 0;
+    return k->limit < (double)whole ? (k->limit > 0 ? (int64_t)k->limit : 0) : whole;
 }
 
 static int64_t drop(const struct limit *l, int32_t *taken)
