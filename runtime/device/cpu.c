@@ -221,6 +221,8 @@ static void cpu_run(struct moe_session *session)
         }
     }
     session->step_end = clock_ns() - session->step_begin;
+    if (session->emulation)
+        emulate_end(session);
 }
 
 const struct device_ops device_cpu = {.name = "cpu",

@@ -105,6 +105,12 @@ void emulate_reset(struct moe_session *session)
     pthread_mutex_unlock(&e->lock);
 }
 
+void emulate_end(struct moe_session *session)
+{
+    pthread_mutex_lock(&session->emulation->lock); // which it holds while it raises them
+    pthread_mutex_unlock(&session->emulation->lock);
+}
+
 bool emulate_carry(const struct passage *p)
 {
     struct emulation *e = p->stream->rank->session->emulation;

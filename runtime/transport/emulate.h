@@ -12,6 +12,8 @@ bool emulate_start(struct moe_session *session);
 void emulate_stop(struct moe_session *session);
 /// A step begins: nothing is under way.
 void emulate_reset(struct moe_session *session);
+/// A step has ended: returns when the thread has let go of its events.
+void emulate_end(struct moe_session *session);
 bool emulate_carry(const struct passage *passage);
 /// All messages of a send are on their way.
 void emulate_sent(struct stream *stream, uint32_t exchange);
