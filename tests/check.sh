@@ -59,7 +59,7 @@ report "nothing strays into the root${strays:+: $strays}" $?
 build asan test-binary &&
     ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 suites asan build/asan/moe-tests
 build tsan test-binary &&
-    TSAN_OPTIONS=halt_on_error=0:exitcode=66:suppressions=tests/tsan.supp suites tsan build/tsan/moe-tests runtime invariants shapes races
+    TSAN_OPTIONS=halt_on_error=0:exitcode=66:suppressions=tests/tsan.supp suites tsan build/tsan/moe-tests runtime invariants shapes races links
 
 for script in tests/commands/*.sh; do
     sh "$script" >"$log/$(basename "$script" .sh).log" 2>&1
