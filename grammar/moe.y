@@ -93,6 +93,7 @@ item: import ";" | const ";" | dim ";" | format ";" | assertion ";"
 import: "import" path_node              { $$ = NODE(IMPORT, @$, $2); }
     | "import" path_node "as" IDENT     { $$ = NAMED(NODE(IMPORT, @$, $2), $4); }
     | "import" path_node "{" names "}"  { $$ = NODE(IMPORT, @$, $2, $4.first); }
+    | "import" STRING "{" names "}"     { $$ = FLAG(NODE(IMPORT, @$, LITERAL(STRING, $2), $4.first), 1); }
     | "import" STRING "as" IDENT        { $$ = FLAG(NAMED(NODE(IMPORT, @$, LITERAL(STRING, $2)), $4), 1); }
     ;
 const: "const" IDENT "=" value          { $$ = NAMED(NODE(CONST, @$, $4), $2); }
@@ -145,8 +146,8 @@ cluster_member: attr
     | "link" IDENT "across" IDENT record { $$ = NAMED(NODE(LINK, @$, LITERAL(NAME, $4), $5), $2); }
     | "device" path_node "at" instances { $$ = NODE(MIXED, @$, $2, $4.first); }
     ;
-placement: "placement" IDENT "on" IDENT "{" placement_members "}"
-                                        { $$ = NAMED(NODE(PLACEMENT, @$, LITERAL(NAME, $4), $6.first), $2); }
+placement: "placement" IDENT "on" path_node "{" placement_members "}"
+                                        { $$ = NAMED(NODE(PLACEMENT, @$, $4, $6.first), $2); }
     ;
 placement_members: %empty               { $$ = NOTHING; }
     | placement_members placement_member ";" { $$ = APPEND($1, $2); yyerrok; }

@@ -475,18 +475,17 @@ static bool read_members(struct layer_state *layer, struct mod_layer *row, node_
     return fine;
 }
 
-static bool read_layer(struct checker *checker, struct symbol item, struct mod_layer *row)
+static bool read_layer(struct checker *checker, struct symbol item, struct mod_layer *row, node_id *yield)
 {
     struct layer_state layer = {.checker = checker, .item = item, .scope = {.file = item.file}};
-    node_id yield = 0;
-    bool fine = read_members(&layer, row, &yield);
+    bool fine = read_members(&layer, row, yield);
     if (row->input == NONE)
         return false;
     row->stages.first = COUNT(checker->module, mod_stage);
     for (uint32_t i = 0; i < layer.stage_count; i++)
         fine = ensure_stage(&layer, layer.stages[i].node, place_of(checker, layer.stages[i].node)) && fine;
     row->stages.count = COUNT(checker->module, mod_stage) - row->stages.first;
-    return check_yield(&layer, yield, row) && fine;
+    return check_yield(&layer, *yield, row) && fine;
 }
 
 uint32_t elaborate_layer(struct checker *checker, struct symbol item)
@@ -501,9 +500,11 @@ uint32_t elaborate_layer(struct checker *checker, struct symbol item)
                               .node = item.node};
     uint32_t before = checker->context->error_count;
     row = NONE;
-    if (read_layer(checker, item, &layer) && checker->context->error_count == before) {
+    node_id yield = 0;
+    if (read_layer(checker, item, &layer, &yield) && checker->context->error_count == before) {
         row = ADD(checker->module, mod_layer);
         *ROW(checker->module, mod_layer, row) = layer;
+        warn_unused(checker, &layer, yield);
     }
     memo_set(checker, item.node, row);
     return row;

@@ -259,6 +259,15 @@ static void check_import(struct checker *checker, uint32_t file, node_id import,
         open_document(checker, file, import); // a bad one is an error even where nothing uses it
     if (!node->slot[1])
         return;
+    if (is_json(checker, node)) {
+        struct diag *diag = diag_error(checker->context, E0101, place_of(checker, node->slot[1]),
+                                       "keys of a JSON file are reached through an alias");
+        diag_label(checker->context, diag, "not a name of a `.moe` file");
+        diag_help(checker->context, diag, "write `import %s as hf;`, then `hf.%s`",
+                  source_text(checker, place_of(checker, node->slot[0])),
+                  name_text(checker, node_of(checker, node->slot[1])->text));
+        return;
+    }
     uint32_t target = import_target(checker->context, checker->program, file, import);
     EACH_NODE(&checker->program->ast, selected, node->slot[1]) {
         str_id name = node_of(checker, selected)->text;

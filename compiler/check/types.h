@@ -104,6 +104,8 @@ bool read_options(struct application *call, struct mod_arg *args, uint32_t *arg_
 bool check_role(struct checker *checker, const char *kernel, node_id op);
 /// Whether the tensors of a call are of the kinds that the operator's kernel works on: rows or parameters.
 bool check_role_arguments(struct application *call, const char *kernel);
+/// Warns of results that nothing reads and parameters that nothing takes, in a layer without errors.
+void warn_unused(struct checker *checker, const struct mod_layer *layer, node_id yield);
 /// The single name that an op's type begins with: "any", "routes", "f32", "choice".
 const char *type_word(const struct checker *checker, node_id type);
 

@@ -1,5 +1,5 @@
-// The pages of `moecc explain`: every code has one; its refused example gets that code and no other, its accepted one
-// none. And every code is raised somewhere: a code that nothing raises has no refused example that shows it.
+// The pages of `moecc explain`: every code has one; its refused (or warned) example gets that code and no other, its
+// accepted one none. And every code is raised somewhere: a code that nothing raises has no refused example that shows it.
 #include <CUnit/CUnit.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,29 +51,36 @@ static enum exit_code import_file(struct context *context, const char *path)
     return jumped ? (enum exit_code)jumped : import_checkpoint(context, &options) ? EXIT_FINE : EXIT_INPUT;
 }
 
-static bool only_code(const struct context *context, enum diag_code code)
+/// What an example gets from the compiler.
+enum verdict { ACCEPTED, WARNED, REFUSED };
+
+static bool only_code(const struct context *context, enum diag_level level, enum diag_code code)
 {
-    uint32_t errors = 0;
+    uint32_t found = 0;
     for (const struct diag *d = context->diags; d; d = d->next) {
-        errors += d->level == LEVEL_ERROR;
-        if (d->level == LEVEL_ERROR && d->code != code)
+        found += d->level == level;
+        if (d->level == level && d->code != code)
             return false;
     }
-    return errors > 0;
+    return found > 0;
 }
 
 /// `json`: the example is a checkpoint's config.json.
-static void try_example(enum diag_code code, const char *folder, const char *text, bool refused, bool json)
+static void try_example(enum diag_code code, const char *folder, const char *text, enum verdict verdict, bool json)
 {
     char path[128];
     struct context context;
     snprintf(path, sizeof path, "%s/%s", folder, json ? "config.json" : "example.moe");
     CU_ASSERT_TRUE_FATAL(write_text(path, text));
     enum exit_code exit = json ? import_file(&context, path) : check_file(&context, path);
-    bool good = refused ? exit != EXIT_FINE && only_code(&context, code) : exit == EXIT_FINE && !context.error_count;
+    bool fine = exit == EXIT_FINE && !context.error_count;
+    bool good = verdict == REFUSED  ? exit != EXIT_FINE && only_code(&context, LEVEL_ERROR, code)
+                : verdict == WARNED ? fine && only_code(&context, LEVEL_WARNING, code)
+                                    : fine && !context.warning_count;
     CU_ASSERT_TRUE(good);
     if (!good) {
-        fprintf(stderr, "explain %s, the %s example:\n", diag_code_name(code), refused ? "refused" : "accepted");
+        static const char *const words[] = {"accepted", "warned", "refused"};
+        fprintf(stderr, "explain %s, the %s example:\n", diag_code_name(code), words[verdict]);
         diag_print_all(&context, DIAG_SHORT, false, stderr);
     }
     context_free(&context);
@@ -97,21 +104,24 @@ static void try_page(enum diag_code code, const char *folder)
         fprintf(stderr, "the page of %s does not begin with `%s`\n", diag_code_name(code), title);
     CU_ASSERT_TRUE(titled);
     char *refused = block_of(page, size, "moe refused"), *accepted = block_of(page, size, "moe accepted");
-    char *json = block_of(page, size, "json config.json");
+    char *json = block_of(page, size, "json config.json"), *warned = block_of(page, size, "moe warned");
     bool imports = !refused && !accepted;
     if (imports) {
         refused = block_of(page, size, "json refused");
         accepted = block_of(page, size, "json accepted");
     }
-    CU_ASSERT_TRUE(refused && accepted);
+    CU_ASSERT_TRUE((refused || warned) && accepted);
     if (json)
         CU_ASSERT_TRUE(write_text(config, json));
-    if (refused && accepted) {
-        try_example(code, folder, refused, true, imports);
-        try_example(code, folder, accepted, false, imports);
-    }
+    if (refused)
+        try_example(code, folder, refused, REFUSED, imports);
+    if (warned)
+        try_example(code, folder, warned, WARNED, false);
+    if (accepted)
+        try_example(code, folder, accepted, ACCEPTED, imports);
     unlink(config);
     free(refused);
+    free(warned);
     free(accepted);
     free(json);
 }
