@@ -345,7 +345,8 @@ static bool check_router(struct application *call, const struct mod_arg *args, u
     int64_t e = experts->dim.value, g = (int64_t)groups->number;
     if (e % g) {
         struct diag *diag =
-            diag_error(checker->context, E0206, place_of(checker, groups_node), "%lld experts do not divide into %lld groups", (long long)e, (long long)g);
+            diag_error(checker->context, E0206, place_of(checker, groups_node), "%s do%s not divide into %lld groups",
+                       counted(checker->context, e, "expert"), e == 1 ? "es" : "", (long long)g);
         diag_label(checker->context, diag, "%lld left over", (long long)(e % g));
         return false;
     }

@@ -324,8 +324,9 @@ static bool check_place(struct checker *checker, struct symbol item, struct mod_
         return row->placement != NONE;
     }
     struct diag *diag = diag_error(checker->context, E0501, place_of(checker, value),
-                                   "placement `%s` places %u experts, but layer `%s` has %lld",
-                                   ir_text(checker->module, placement->name), placement->owners.count,
+                                   "placement `%s` places %s, but layer `%s` has %lld",
+                                   ir_text(checker->module, placement->name),
+                                   counted(checker->context, placement->owners.count, "expert"),
                                    ir_text(checker->module, layer->name), (long long)experts);
     diag_label(checker->context, diag, "of another number of experts");
     diag_label_at(checker->context, diag, name_place(checker, placement->node), "defined here");

@@ -67,8 +67,9 @@ static void report_uneven(struct checker *checker, const struct mod_cluster *clu
     struct span span = statement_place(checker, place);
     const char *slots =
         given ? context_printf(context, " and %lld spare slot%s", (long long)given, given == 1 ? "" : "s") : "";
-    struct diag *diag = diag_error(context, E0502, span, "%lld experts%s do not divide over %lld %s",
-                                   (long long)experts, slots, (long long)ranks, many);
+    struct diag *diag = diag_error(context, E0502, span, "%s%s do%s not divide over %lld %s",
+                                   counted(context, experts, "expert"), slots, experts == 1 && !given ? "es" : "",
+                                   (long long)ranks, many);
     diag_label(context, diag, "%.2f %s per %s", (double)(experts + given) / (double)ranks, given ? "slots" : "experts",
                one);
     label_ranks(checker, diag, cluster);
