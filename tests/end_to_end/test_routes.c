@@ -161,7 +161,7 @@ static void test_noise(void)
 /// Mean 0 and the deviation asked for, over tokens and over experts.
 static void test_noise_moments(void)
 {
-    enum { COUNT = 20000 };
+    static const uint32_t COUNT = 20000;
     double sum = 0, squares = 0, neighbours = 0, last = 0;
     for (uint32_t i = 0; i < COUNT; i++) {
         double value = noise(1, 0, i / 16, i % 16, 1);
@@ -262,6 +262,27 @@ static void test_second_choices(void)
     outcome_free(&waves);
 }
 
+/// A router with these options under two micro-batches.
+static enum exit_code check_route(const char *options_text)
+{
+    char route[64];
+    snprintf(route, sizeof route, "k: 2, %s", options_text);
+    const char *path = lab_file("limit.moe");
+    FILE *file = fopen(path, "w");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+    fputs(lab_text(&(struct lab){.experts = E, .route = route}), file);
+    fclose(file);
+    struct context context;
+    struct driver_options options = {
+        .file = path, .check_only = true, .out = stdout, .check = {.layer = -1, .schedule = "ladder(n: 2)"}};
+    struct driver_result result = {0};
+    context_init(&context);
+    enum exit_code code = setjmp(context.fatal) ? EXIT_BUG : compile(&context, &options, &result);
+    CU_ASSERT_EQUAL(diag_errors_of(&context, E0901), code != EXIT_FINE);
+    context_free(&context);
+    return code;
+}
+
 /// Micro-batches would each count for themselves; a limit that no token can meet is none.
 static void test_limits_and_parts(void)
 {
@@ -270,24 +291,8 @@ static void test_limits_and_parts(void)
         enum exit_code code;
     } cases[] = {{"expert_tokens: 100", EXIT_INPUT}, {"expert_capacity: 1x", EXIT_INPUT},
                  {"expert_tokens: 128", EXIT_FINE},  {"expert_capacity: 8x", EXIT_FINE}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char route[64];
-        snprintf(route, sizeof route, "k: 2, %s", cases[i].options);
-        const char *path = lab_file("limit.moe");
-        FILE *file = fopen(path, "w");
-        CU_ASSERT_PTR_NOT_NULL_FATAL(file);
-        fputs(lab_text(&(struct lab){.experts = E, .route = route}), file);
-        fclose(file);
-        struct context context;
-        struct driver_options options = {
-            .file = path, .check_only = true, .out = stdout, .check = {.layer = -1, .schedule = "ladder(n: 2)"}};
-        struct driver_result result = {0};
-        context_init(&context);
-        enum exit_code code = setjmp(context.fatal) ? EXIT_BUG : compile(&context, &options, &result);
-        CU_ASSERT_EQUAL(code, cases[i].code);
-        CU_ASSERT_EQUAL(diag_errors_of(&context, E0901), code != EXIT_FINE);
-        context_free(&context);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CU_ASSERT_EQUAL(check_route(cases[i].options), cases[i].code);
 }
 
 // ---- supplied routes --------------------------------------------------------------------------------------------------
