@@ -25,6 +25,8 @@ cd "$folder/elsewhere"
 env -i ./hello --tokens 64 --output a.safetensors -q
 "$folder/root/usr/local/bin/moecc" run hello.moe --tokens 64 --output b.safetensors -q
 cmp a.safetensors b.safetensors
+env -i ./hello --tokens 64 --emulate-links --pin --output c.safetensors -q
+cmp a.safetensors c.safetensors
 status=0
 env -i ./hello --ranks 3 -q 2>message || status=$?
 [ $status = 2 ] || [ $status = 1 ]
