@@ -260,7 +260,7 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
     case F_TAKEN:
         return times(s->experts, family->row_bytes);
     case F_FOLDS:
-        return slots_fold_bytes(s->plan, s->base, s->rank, s->ranks);
+        return slots_fold_bytes(s->plan, s->reply, s->rank, s->ranks);
     case F_COUNT:
         break;
     }

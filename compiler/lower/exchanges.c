@@ -32,18 +32,48 @@ static void add_slot(struct lowering *l, int64_t rows)
     ROW(l->plan, plan_slot, row)->rows = rows;
 }
 
+static int64_t most_rows(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static int64_t direct_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
 {
     return slot_base_rows(bound, p->capacity, slot_hit_share(p->experts, wave_experts(l, rank, wave), p->choices));
+}
+
+/// Experts of a rank in a wave and those after it.
+static int64_t later_experts(const struct lowering *l, uint32_t rank, uint32_t wave)
+{
+    int64_t experts = 0;
+    for (uint32_t w = wave; w < l->waves; w++)
+        experts += wave_experts(l, rank, w);
+    return experts;
+}
+
+/// Through a relay a row comes with the first wave that needs it in the node: that misses the experts of earlier waves
+/// there, and hits one of the rank's own that are left.
+static int64_t relayed_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
+{
+    int64_t before = 0, later = later_experts(l, rank, wave);
+    for (uint32_t d = rank / p->node * p->node; d < (rank / p->node + 1) * p->node; d++)
+        before += later_experts(l, d, 0) - later_experts(l, d, wave);
+    double missed = slot_hit_share(p->experts, before, p->choices);
+    double hit = slot_hit_share(p->experts, before + later, p->choices) - missed;
+    return slot_base_rows(bound, p->capacity, hit);
 }
 
 /// With relays the rows of a token for one node find slots together: its ranks that own experts have equally many.
 static int64_t base_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
 {
     int64_t rows = direct_rows(l, p, bound, wave, rank), other;
+    if (p->node && l->waves > 1)
+        rows = most_rows(rows, relayed_rows(l, p, bound, wave, rank));
     for (uint32_t d = 0; d < p->node && rows > 0; d++) {
         other = direct_rows(l, p, bound, wave, rank / p->node * p->node + d);
-        rows = other > rows ? other : rows;
+        if (l->waves > 1)
+            other = most_rows(other, relayed_rows(l, p, bound, wave, rank / p->node * p->node + d));
+        rows = most_rows(rows, other);
     }
     return rows;
 }

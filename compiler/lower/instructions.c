@@ -221,7 +221,8 @@ static void relay(struct writer *w, enum opcode op, uint32_t kind)
     w->draft->phase = phase_relay;
     w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind);
     bool dispatch = kind == EXCHANGE_DISPATCH;
-    touch(w, family(w, F_RELAY), false);
+    for (uint32_t wave = dispatch ? w->wave : 0; wave <= w->wave; wave++)
+        touch(w, family_in(w, F_RELAY, wave), false);
     touch(w, family(w, dispatch ? F_RECV : F_REPLY_RECV), op == opcode_forward);
     touch(w, family(w, dispatch ? F_RECV : F_GATHER), false);
     if (dispatch)
@@ -241,6 +242,13 @@ static void draft_dispatch_recv(struct writer *w)
     relay(w, opcode_settle, EXCHANGE_DISPATCH);
 }
 
+/// Rows that earlier waves brought are read where they arrived, or where they were relayed.
+static void earlier_slots(struct writer *w, enum path_family slots)
+{
+    for (uint32_t wave = 0; wave < w->wave; wave++)
+        argument(w, family_in(w, slots, wave), access_read);
+}
+
 /// The relay sums its node's replies before it sends them home.
 static void draft_combine_recv(struct writer *w)
 {
@@ -255,6 +263,7 @@ static void draft_combine_recv(struct writer *w)
         own(w, F_GATHER, access_read);
         fresh(w, F_SUMS);
         own(w, F_FOLDS, access_write);
+        earlier_slots(w, F_RELAY);
         launch(w, p->sum_kernel, work(w, 0, 2 * bytes));
         w->draft->phase = phase_relay;
         own(w, F_FOLDS, access_read);
@@ -320,18 +329,11 @@ static void draft_pack(struct writer *w)
     fresh(w, F_OWN);
     if (has_pool(w))
         fresh(w, F_SPILL);
-    if (w->wave > 0)
-        argument(w, family_in(w, F_BINS, w->wave - 1), access_read);
     if (has_pool(w) && p->node)
         own(w, F_SPILL_SUMS, access_write);
+    if (w->wave > 0)
+        argument(w, family_in(w, F_BINS, w->wave - 1), access_read);
     draft_pack_rows(w, false);
-}
-
-/// Rows that earlier waves brought are read where they arrived.
-static void earlier_slots(struct writer *w)
-{
-    for (uint32_t wave = 0; wave < w->wave; wave++)
-        argument(w, family_in(w, F_RECV, wave), access_read);
 }
 
 static void draft_unpack(struct writer *w, bool pool, double bytes)
@@ -344,7 +346,7 @@ static void draft_unpack(struct writer *w, bool pool, double bytes)
         if (!p->dense)
             own(w, pool ? F_POOL_RECV : F_RECV, access_read);
         if (!p->dense && !pool)
-            earlier_slots(w);
+            earlier_slots(w, F_RECV);
         if (!pool && !p->own_apart)
             argument(w, path_x(w), access_read);
         own(w, a, access_write);
@@ -426,7 +428,7 @@ static void draft_fan_out(struct writer *w, bool pool)
     if (p->staged)
         fresh(w, pool ? F_POOL_STAGE : F_STAGE);
     if (!pool)
-        earlier_slots(w);
+        earlier_slots(w, F_RECV);
 }
 
 /// Overflow rounds read the headers of the base dispatch up to their end.

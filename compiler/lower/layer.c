@@ -170,8 +170,6 @@ static void read_dispatch(struct lowering *l, struct path *p)
     p->overflow = overflow && !strcmp(ir_text(l->module, overflow->choice), "error") ? overflow_error : overflow_pool;
     read_formats(l, p);
     p->node = via ? ranks_of_node(l, ir_text(l->module, via->choice)) : 0;
-    if (p->node && l->waves > 1)
-        lower_refuse(l, E0901, p->dispatch, "via", "waves of experts through relays are not built yet");
     if (p->node && p->staged)
         lower_refuse(l, E0901, p->combine, "wire", "replies through relays in another format are not built yet");
 }

@@ -320,6 +320,15 @@ static bool has_pool(const struct verifier *v, uint32_t exchange)
     return false;
 }
 
+/// A relay knows which replies belong together from the rows that it relayed, in this wave and those before it.
+static void use_asked(struct places *p, const struct plan_exchange *combine)
+{
+    if (!combine->node || combine->kind != exchange_kind_combine)
+        return;
+    for (uint32_t d = combine->base; d != NONE; d = ROW(p->v->plan, plan_exchange, d)->earlier)
+        use_place(p, buffer_place(p, ROW(p->v->plan, plan_exchange, d)->relay), access_read);
+}
+
 /// What a message reads and writes here and on its other end. Put by the sender, it is read until the receiver has it.
 static void use_message(struct places *p, uint32_t op, uint32_t exchange)
 {
@@ -330,7 +339,6 @@ static void use_message(struct places *p, uint32_t op, uint32_t exchange)
     uint32_t send = chunk_place(p, buffer_place(p, e->send), e->piece),
              recv = chunk_place(p, buffer_place(p, e->recv), e->piece);
     uint32_t sums = e->node && !dispatch ? buffer_place(p, e->sums) : NONE;
-    uint32_t asked = e->node && !dispatch ? buffer_place(p, ROW(p->v->plan, plan_exchange, e->base)->relay) : NONE;
     switch (op) {
     case opcode_send:
         use_place(p, send, access_read);
@@ -348,12 +356,12 @@ static void use_message(struct places *p, uint32_t op, uint32_t exchange)
         use_remote(p, recv, access_write, dispatch ? FROM_NEAR : FROM_ALIKE);
         use_place(p, dispatch ? recv : NONE, access_write);
         use_place(p, sums, access_read);
-        use_place(p, asked, access_read);
+        use_asked(p, e);
         break;
     case opcode_settle:
         use_place(p, dispatch ? recv : relay, access_write);
         use_remote(p, dispatch ? relay : send, access_read, FROM_NEAR);
-        use_place(p, asked, access_read);
+        use_asked(p, e);
         break;
     default:
         return;

@@ -61,7 +61,7 @@ static bool bin_fits(const struct sizes *s, int64_t bound)
         return false;
     return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) &&
            holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds_stride(s, BIN_OWN, bound) &&
-           (!e->node || s->instr->args.count <= BIN_SUMS ||
+           (!e->node || !moe_bin_has_sums(s->instr->args.count, e->wave) ||
             holds(s, BIN_SUMS, 1, moe_sums_bytes(bound * info->choices / 2, bound * info->choices))) &&
            holds(s, BIN_BINS, 1, bins);
 }
@@ -100,8 +100,8 @@ static bool relays_fit(const struct sizes *s, const struct plan_exchange *e)
 
 static bool fold_fits(const struct sizes *s)
 {
-    const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, s->instr->exchange);
-    return holds(s, FOLD_CONTROL, 1, slots_fold_bytes(s->v->plan, e, s->program->rank, s->v->info->ranks));
+    const struct plan_exchange *reply = reply_of(s, s->instr->exchange);
+    return reply && holds(s, FOLD_CONTROL, 1, slots_fold_bytes(s->v->plan, reply, s->program->rank, s->v->info->ranks));
 }
 
 static bool launch_fits(struct sizes *s)

@@ -142,6 +142,7 @@ static struct moe_bins *lay_out(const struct moe_session *session, const struct 
     b->stored_count = carve(&at, ranks, sizeof(int64_t));
     b->stored_first = carve(&at, ranks, sizeof(int64_t));
     b->needed = carve(&at, ranks, sizeof(int64_t));
+    b->answered = carve(&at, ranks, sizeof(int64_t));
     b->stored = carve(&at, rows, sizeof(int32_t));
     b->reply = carve(&at, rows, sizeof(int32_t));
     return b;
@@ -183,86 +184,108 @@ static void number_replies(const struct moe_session *session, const struct plan_
     }
 }
 
-/// First pass: rows per rank that are not there yet (as a prefix sum), pairs per expert.
-static bool count_rows(struct stream *s, const struct routes *r, const struct plan_exchange *e, struct moe_bins *b)
+/// Ranks that find slots for a token's row together, as a dispatch sees them: one rank, or those of a node behind a relay.
+struct member {
+    uint32_t rank;
+    int first, wave_end, end; // its pairs: of the wave [first, wave_end), which may be none, and of later ones up to `end`
+    int32_t *stored;          // waves: where the row is stored at the rank, or -1
+};
+
+struct group {
+    struct member members[MOE_MAX_CHOICES];
+    int count;
+    bool needed, there; // by the wave; where an earlier wave has stored it
+};
+
+/// The group that pairs[from] begins; *nth: number of the rank among those of the token. Returns the end of its pairs. A
+/// relayed row travels with the first wave that needs it anywhere in the node, to all that need it then or later.
+static int find_group(const struct moe_session *session, const struct plan_exchange *e, uint32_t me,
+                      const struct pair pairs[], int from, int count, int32_t *stored, int64_t *nth, struct group *g)
 {
-    const struct moe_session *session = r->session;
-    uint32_t ranks = session->info->ranks;
-    struct pair pairs[MOE_MAX_CHOICES];
-    memset(b->rank_first, 0, (ranks + 1) * sizeof *b->rank_first);
-    memset(b->load, 0, session->info->experts * sizeof *b->load);
-    for (int64_t t = 0; t < b->head.tokens; t++) {
-        int count = token_pairs(r, t, pairs), end;
-        if (count < 0)
-            return session_fail(s->rank->session, MOE_LOST, "rank %u: the router gave an expert that does not exist, or one twice",
-                                s->rank->number);
-        const int32_t *stored = e->waves > 1 ? b->stored + t * reach(session) : NULL;
-        for (int i = 0; i < count; i = end) {
-            uint32_t d = owner(session, pairs[i].owner)->rank;
-            int from = i, to = end = same_rank(session, pairs, i, count);
-            int32_t at = stored ? *stored++ : -1;
-            wave_run(session, e, pairs, &from, &to);
-            if (from == to)
-                continue;
-            for (int j = from; j < to; j++)
-                b->load[owner(session, pairs[j].owner)->expert]++;
-            b->pairs += to - from;
-            if (at < 0)
-                b->rank_first[d + 1]++;
-            else
-                b->reply[b->stored_first[d] + at] = 0;
-        }
+    int end = together(session, e, me, pairs, from, count);
+    g->count = 0;
+    g->needed = g->there = false;
+    for (int i = from, next; i < end; i = next) {
+        next = same_rank(session, pairs, i, end);
+        int32_t *at = stored ? stored + (*nth)++ : NULL;
+        struct member m = {owner(session, pairs[i].owner)->rank, i, next, next, at};
+        wave_run(session, e, pairs, &m.first, &m.wave_end);
+        if (m.first == next)
+            continue;
+        g->needed = g->needed || m.first < m.wave_end;
+        g->there = g->there || (at && *at >= 0);
+        g->members[g->count++] = m;
     }
-    for (uint32_t d = 0; d < ranks; d++)
-        b->rank_first[d + 1] += b->rank_first[d];
-    number_replies(session, e, b);
-    return true;
+    return end;
 }
 
-/// Does every rank of pairs [from, to) have a free slot? `cursor` counts those that are taken.
-static bool all_fit(const struct moe_session *session, const struct plan_exchange *e, uint32_t me,
-                    const struct pair pairs[], int from, int to, const int64_t *cursor)
+/// Does every rank of the group have a free slot? `taken` counts those that are not.
+static bool all_fit(const struct moe_session *session, const struct plan_exchange *e, uint32_t me, const struct group *g,
+                    const int64_t *taken)
 {
-    for (int i = from; i < to; i = same_rank(session, pairs, i, to)) {
-        uint32_t d = owner(session, pairs[i].owner)->rank;
-        if (d != me && cursor[d] >= slots_rows(session->ir, e, d))
+    for (int i = 0; i < g->count; i++) {
+        uint32_t d = g->members[i].rank;
+        if (d != me && taken[d] >= slots_rows(session->ir, e, d))
             return false;
     }
     return true;
 }
 
-/// Rows of each rank that find no slot, where those of a node find one together or not at all.
-static void spill_nodes(const struct stream *s, const struct routes *r, const struct plan_exchange *e,
-                        struct moe_bins *b)
+/// Counts a group: pairs of its experts; rows that are not there yet, in slots and beyond; what earlier rows answer.
+static void count_group(const struct stream *s, const struct plan_exchange *e, const struct pair pairs[],
+                        const struct group *g, struct moe_bins *b)
 {
-    const struct moe_session *session = r->session;
-    struct pair pairs[MOE_MAX_CHOICES];
-    memset(b->placed, 0, session->info->ranks * sizeof *b->placed);
-    memset(b->overflow, 0, session->info->ranks * sizeof *b->overflow);
-    for (int64_t t = 0; t < b->head.tokens; t++) {
-        int count = token_pairs(r, t, pairs), end;
-        for (int i = 0; i < count; i = end) {
-            end = together(session, e, s->rank->number, pairs, i, count);
-            bool fit = all_fit(session, e, s->rank->number, pairs, i, end, b->placed);
-            for (int j = i; j < end; j = same_rank(session, pairs, j, end)) {
-                uint32_t d = owner(session, pairs[j].owner)->rank;
-                b->placed[d] += fit;
-                b->overflow[d] += !fit;
-            }
-        }
+    const struct moe_session *session = s->rank->session;
+    bool fit = g->there || all_fit(session, e, s->rank->number, g, b->placed);
+    for (int i = 0; i < g->count; i++) {
+        const struct member *m = &g->members[i];
+        bool needed = m->first < m->wave_end;
+        for (int j = m->first; j < m->wave_end; j++)
+            b->load[owner(session, pairs[j].owner)->expert]++;
+        b->pairs += m->wave_end - m->first;
+        if (g->there && needed)
+            b->reply[b->stored_first[m->rank] + *m->stored] = 0;
+        b->placed[m->rank] += !g->there && fit;
+        b->overflow[m->rank] += !fit && needed;
     }
 }
 
-/// Rows beyond the slots: counted for every rank, refused where the layer says so.
-static bool count_overflow(struct stream *s, const struct routes *r, const struct plan_exchange *e, struct moe_bins *b)
+/// First pass: rows per rank that are not there yet (as a prefix sum), how many of them overflow, pairs per expert.
+static bool count_rows(struct stream *s, const struct routes *r, const struct plan_exchange *e, struct moe_bins *b)
+{
+    const struct moe_session *session = r->session;
+    uint32_t ranks = session->info->ranks;
+    struct pair pairs[MOE_MAX_CHOICES];
+    struct group g;
+    memset(b->load, 0, session->info->experts * sizeof *b->load);
+    memset(b->placed, 0, ranks * sizeof *b->placed);
+    memset(b->overflow, 0, ranks * sizeof *b->overflow);
+    for (int64_t t = 0; t < b->head.tokens; t++) {
+        int count = token_pairs(r, t, pairs);
+        if (count < 0)
+            return session_fail(s->rank->session, MOE_LOST, "rank %u: the router gave an expert that does not exist",
+                                s->rank->number);
+        int32_t *stored = e->waves > 1 ? b->stored + t * reach(session) : NULL;
+        int64_t nth = 0;
+        for (int i = 0; i < count;) {
+            i = find_group(session, e, s->rank->number, pairs, i, count, stored, &nth, &g);
+            if (g.needed)
+                count_group(s, e, pairs, &g, b);
+        }
+    }
+    b->rank_first[0] = 0;
+    for (uint32_t d = 0; d < ranks; d++)
+        b->rank_first[d + 1] = b->rank_first[d] + b->placed[d] + b->overflow[d];
+    number_replies(session, e, b);
+    return true;
+}
+
+/// Rows beyond the slots are refused where the layer says so.
+static bool check_overflow(struct stream *s, const struct plan_exchange *e, const struct moe_bins *b)
 {
     struct moe_session *session = s->rank->session;
-    if (e->node)
-        spill_nodes(s, r, e, b);
     for (uint32_t d = 0; d < session->info->ranks; d++) {
         int64_t rows = b->rank_first[d + 1] - b->rank_first[d], slots = slots_rows(session->ir, e, d);
-        if (!e->node)
-            b->overflow[d] = d != s->rank->number && rows > slots ? (uint32_t)(rows - slots) : 0;
         if (!b->overflow[d])
             continue;
         if (e->overflow == overflow_error || s->rank->exchanges[e - ROW(session->ir, plan_exchange, 0)].pool == NONE)
@@ -350,30 +373,30 @@ static const void *reply_at(const struct moe_session *session, const struct targ
     return marked(session, to, d, rows + place * slots_record_bytes(session->ir, to->combine, to->me, d));
 }
 
-/// One remote row that is not there yet: record, pack entry (where its data is its own, `first`); returns the address of
-/// its reply.
-static const void *place_row(const struct moe_session *session, struct moe_bins *b, const struct targets *to, int64_t t,
-                             uint32_t d, int64_t place, const struct pair pairs[], int from, int end, bool first)
+/// The address of the reply to a row that goes in rounds, by its number among those.
+static const void *spilled_at(const struct moe_session *session, const struct targets *to, uint32_t d, int64_t number)
+{
+    const char *rows =
+        to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks);
+    return marked(session, to, d, rows + number * slots_record_bytes(session->ir, to->combine, to->me, d));
+}
+
+/// A row into a slot: its record, and where its data is its own (`first`) a pack entry.
+static void place_row(const struct moe_session *session, struct moe_bins *b, const struct targets *to, int64_t t,
+                      const struct member *m, int64_t place, const struct pair pairs[], bool first)
 {
     const struct ir *ir = session->ir;
-    int64_t slots = slotted(b, d);
-    if (place >= slots)
-        return marked(session, to, d,
-                      to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks) +
-                          (place - slots) * slots_record_bytes(ir, to->combine, to->me, d));
-    uint32_t wire = slots_wire_number(ir, to->e, to->me, d);
+    uint32_t d = m->rank, wire = slots_wire_number(ir, to->e, to->me, d);
     int64_t row_bytes = ROW(ir, plan_wire, to->e->wires.first + wire)->row_bytes;
     char *slot = to->send + to->state->source_offset[d];
     char *record = slot + to->e->header_bytes + place * row_bytes;
-    write_meta(session, pairs, from, end, to->e, row_bytes, record);
-    ((struct moe_message *)(void *)slot)->pairs += (uint32_t)(end - from);
+    write_meta(session, pairs, m->first, m->end, to->e, row_bytes, record);
+    ((struct moe_message *)(void *)slot)->pairs += (uint32_t)(m->end - m->first);
     if (to->e->node)
         *(struct moe_row_mark *)(void *)(record + row_bytes - slots_entry_bytes(to->e)) =
             (struct moe_row_mark){.row = (uint32_t)b->node_rows[d / to->e->node], .first = first};
-    if (!first)
-        return reply_at(session, to, d, place);
-    add_table_row(&b->head.pack[wire], b->head.pack[wire].rows, to->x + t * to->x_bytes, record);
-    return reply_at(session, to, d, (to->e->waves > 1 ? b->needed[d] : 0) + place);
+    if (first)
+        add_table_row(&b->head.pack[wire], b->head.pack[wire].rows, to->x + t * to->x_bytes, record);
 }
 
 /// An own row: its pairs stay here.
@@ -386,46 +409,111 @@ static void place_own(const struct moe_session *session, struct moe_bins *b, int
             (struct moe_row_meta){(int32_t)owner(session, pairs[j].owner)->local, pairs[j].weight};
 }
 
-/// Second pass: every row of the wave gets its place, or is found where an earlier wave has stored it.
+/// Replies [from, to) of one node that come in rounds are one sum, in the place of the first: what a relay sends.
+static int64_t sum_replies(const struct targets *to, const void **merge, int64_t from, int64_t end)
+{
+    if (!to->sums || end - from < 2)
+        return end;
+    struct moe_sums_head *sums = to->sums;
+    int64_t *first = (int64_t *)(uintptr_t)sums->first, number = sums->sums.rows++, at = first[number];
+    ((void **)(uintptr_t)sums->sums.dst)[number] = (void *)(uintptr_t)merge[from];
+    for (int64_t i = from; i < end; i++)
+        ((const void **)(uintptr_t)sums->parts)[at++] = merge[i];
+    first[number + 1] = at;
+    return from + 1;
+}
+
+/// Second pass: where rows and their replies lie, token by token.
+struct placing {
+    const struct stream *stream;
+    struct moe_bins *bins;
+    const struct targets *to;
+    int64_t *cursor; // [ranks] slots taken
+    const void **merge;
+    int64_t replies, own_pairs;
+};
+
+/// A group whose rows all have slots, or a rank's own rows.
+static void place_slotted(struct placing *p, int64_t t, const struct pair pairs[], struct group *g)
+{
+    const struct moe_session *session = p->stream->rank->session;
+    const struct targets *to = p->to;
+    struct moe_bins *b = p->bins;
+    for (int i = 0; i < g->count; i++) {
+        struct member *m = &g->members[i];
+        int64_t place = p->cursor[m->rank]++;
+        b->rank_tokens[b->rank_first[m->rank] + place] = (int32_t)t;
+        if (m->rank == to->me) {
+            place_own(session, b, place, pairs, m->first, m->wave_end, &p->own_pairs);
+            p->merge[p->replies++] = to->own + place * to->own_bytes;
+            continue;
+        }
+        place_row(session, b, to, t, m, place, pairs, i == 0);
+        if (m->stored)
+            *m->stored = (int32_t)(b->stored_count[m->rank] + place);
+        if (m->first < m->wave_end)
+            p->merge[p->replies++] =
+                reply_at(session, to, m->rank, m->stored ? b->needed[m->rank] + b->answered[m->rank]++ : place);
+    }
+    if (to->e->node)
+        b->node_rows[g->members[0].rank / to->e->node]++;
+}
+
+/// A group for which there is no slot: rows of the wave go in rounds. Or one that is there: only its replies come.
+static void place_others(struct placing *p, int64_t t, const struct group *g)
+{
+    const struct moe_session *session = p->stream->rank->session;
+    struct moe_bins *b = p->bins;
+    int64_t begin = p->replies;
+    for (int i = 0; i < g->count; i++) {
+        const struct member *m = &g->members[i];
+        if (m->first == m->wave_end)
+            continue;
+        if (g->there) {
+            p->merge[p->replies++] =
+                reply_at(session, p->to, m->rank, b->reply[b->stored_first[m->rank] + *m->stored]);
+            continue;
+        }
+        int64_t number = b->placed[m->rank]++;
+        b->rank_tokens[b->rank_first[m->rank] + slotted(b, m->rank) + number] = (int32_t)t;
+        p->merge[p->replies++] = spilled_at(session, p->to, m->rank, number);
+    }
+    if (!g->there)
+        p->replies = sum_replies(p->to, p->merge, begin, p->replies);
+}
+
 static void place_rows(const struct stream *s, const struct routes *r, struct moe_bins *b, const struct targets *to)
 {
     const struct moe_session *session = r->session;
-    int64_t *cursor = b->rank_first + session->info->ranks + 1, *first = (int64_t *)(uintptr_t)b->head.merge_first;
-    const void **merge = (const void **)(uintptr_t)b->head.merge_rows;
+    size_t ranks = session->info->ranks;
+    int64_t *first = (int64_t *)(uintptr_t)b->head.merge_first;
+    struct placing p = {.stream = s, .bins = b, .to = to, .cursor = b->rank_first + ranks + 1};
     struct pair pairs[MOE_MAX_CHOICES];
-    int64_t replies = 0, own_pairs = 0;
-    for (uint32_t d = 0; d < session->info->ranks; d++)
-        cursor[d] = 0;
+    struct group g;
+    p.merge = (const void **)(uintptr_t)b->head.merge_rows;
+    memset(p.cursor, 0, ranks * sizeof *p.cursor);
+    memset(b->placed, 0, ranks * sizeof *b->placed);
+    memset(b->node_rows, 0, ranks * sizeof *b->node_rows);
+    if (to->e->waves > 1)
+        memset(b->answered, 0, ranks * sizeof *b->answered);
     for (int64_t t = 0; t < b->head.tokens; t++) {
-        int count = token_pairs(r, t, pairs), end;
+        int count = token_pairs(r, t, pairs);
         int32_t *stored = to->e->waves > 1 ? b->stored + t * reach(session) : NULL;
-        first[t] = replies;
-        for (int i = 0; i < count; i = end) {
-            uint32_t d = owner(session, pairs[i].owner)->rank;
-            int from = i, last = end = same_rank(session, pairs, i, count);
-            int32_t *at = stored ? stored++ : NULL;
-            wave_run(session, to->e, pairs, &from, &last);
-            if (from == last)
+        int64_t nth = 0;
+        first[t] = p.replies;
+        for (int i = 0; i < count;) {
+            i = find_group(session, to->e, to->me, pairs, i, count, stored, &nth, &g);
+            if (!g.needed)
                 continue;
-            if (at && *at >= 0) {
-                merge[replies++] = reply_at(session, to, d, b->reply[b->stored_first[d] + *at]);
-                continue;
-            }
-            int64_t place = cursor[d]++;
-            b->rank_tokens[b->rank_first[d] + place] = (int32_t)t;
-            if (d == s->rank->number) {
-                place_own(session, b, place, pairs, from, last, &own_pairs);
-                merge[replies++] = to->own + place * to->own_bytes;
-                continue;
-            }
-            merge[replies++] = place_row(session, b, to, t, d, place, pairs, from, end, true);
-            if (at && place < slots_rows(session->ir, to->e, d))
-                *at = (int32_t)(b->stored_count[d] + place);
+            if (!g.there && all_fit(session, to->e, to->me, &g, p.cursor))
+                place_slotted(&p, t, pairs, &g);
+            else
+                place_others(&p, t, &g);
         }
     }
-    first[b->head.tokens] = replies;
-    b->own_rows = cursor[s->rank->number];
-    b->own_first[b->own_rows] = (int32_t)own_pairs;
+    first[b->head.tokens] = p.replies;
+    b->own_rows = p.cursor[to->me];
+    b->own_first[b->own_rows] = (int32_t)p.own_pairs;
 }
 
 /// What this wave adds to the rows that are there, and how many replies it is to get.
@@ -434,7 +522,7 @@ static void count_stored(const struct stream *s, struct moe_bins *b, const struc
     const struct moe_session *session = s->rank->session;
     for (uint32_t d = 0; d < session->info->ranks; d++) {
         int64_t sent = d == s->rank->number ? 0 : b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
-        to->state->awaited[d] += sent + (to->e->waves > 1 ? b->needed[d] : 0);
+        to->state->awaited[d] += to->e->waves > 1 ? b->needed[d] + b->answered[d] : sent;
         if (to->e->waves > 1)
             b->stored_count[d] += sent;
     }
@@ -464,66 +552,13 @@ static void cut_chunks(const struct stream *s, struct moe_bins *b, const struct 
     }
 }
 
-/// Replies [from, to) of one node that come in rounds are one sum, in the place of the first: what a relay sends.
-static int64_t sum_replies(const struct targets *to, const void **merge, int64_t from, int64_t end)
-{
-    if (!to->sums || end - from < 2)
-        return end;
-    struct moe_sums_head *sums = to->sums;
-    int64_t *first = (int64_t *)(uintptr_t)sums->first, number = sums->sums.rows++, at = first[number];
-    ((void **)(uintptr_t)sums->sums.dst)[number] = (void *)(uintptr_t)merge[from];
-    for (int64_t i = from; i < end; i++)
-        ((const void **)(uintptr_t)sums->parts)[at++] = merge[i];
-    first[number + 1] = at;
-    return from + 1;
-}
-
-/// The same with relays: a group of rows finds its places as a whole.
-static void place_groups(const struct stream *s, const struct routes *r, struct moe_bins *b, const struct targets *to)
-{
-    const struct moe_session *session = r->session;
-    uint32_t me = s->rank->number;
-    int64_t *cursor = b->rank_first + session->info->ranks + 1, *first = (int64_t *)(uintptr_t)b->head.merge_first;
-    const void **merge = (const void **)(uintptr_t)b->head.merge_rows;
-    struct pair pairs[MOE_MAX_CHOICES];
-    int64_t replies = 0, own_pairs = 0;
-    memset(cursor, 0, session->info->ranks * sizeof *cursor);
-    memset(b->placed, 0, session->info->ranks * sizeof *b->placed);
-    memset(b->node_rows, 0, session->info->ranks * sizeof *b->node_rows);
-    for (int64_t t = 0; t < b->head.tokens; t++) {
-        int count = token_pairs(r, t, pairs), group, end;
-        first[t] = replies;
-        for (int i = 0; i < count; i = group) {
-            group = together(session, to->e, me, pairs, i, count);
-            bool fit = all_fit(session, to->e, me, pairs, i, group, cursor);
-            int64_t begin = replies;
-            for (int j = i; j < group; j = end) {
-                uint32_t d = owner(session, pairs[j].owner)->rank;
-                end = same_rank(session, pairs, j, group);
-                int64_t place = fit ? cursor[d]++ : slotted(b, d) + b->placed[d]++;
-                b->rank_tokens[b->rank_first[d] + place] = (int32_t)t;
-                if (d == me)
-                    place_own(session, b, place, pairs, j, end, &own_pairs);
-                merge[replies++] = d == me ? to->own + place * to->own_bytes
-                                           : place_row(session, b, to, t, d, place, pairs, j, end, j == i);
-            }
-            if (!fit)
-                replies = sum_replies(to, merge, begin, replies);
-            else
-                b->node_rows[owner(session, pairs[i].owner)->rank / to->e->node]++;
-        }
-    }
-    first[b->head.tokens] = replies;
-    b->own_rows = cursor[me];
-    b->own_first[b->own_rows] = (int32_t)own_pairs;
-}
-
 /// The control for `sum_rows`; NULL where the instruction has none.
 static struct moe_sums_head *lay_out_sums(const struct moe_session *session, const struct plan_instr *in, void *control,
                                           int64_t tokens)
 {
     struct moe_sums_head *sums = control;
-    if (!ROW(session->ir, plan_exchange, in->exchange)->node || in->args.count <= BIN_SUMS)
+    const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
+    if (!e->node || !moe_bin_has_sums(in->args.count, e->wave))
         return NULL;
     int64_t parts = tokens * session->info->choices;
     char *at = (char *)control + (sizeof *sums + 63) / 64 * 64;
@@ -563,7 +598,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         .reply_state = &states[state->combine],
         .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine],
         .sums = lay_out_sums(session, in, a->p[BIN_SUMS], a->n[0])};
-    if (!carry_over(s, e, earlier, b) || !count_rows(s, &routes, e, b) || !count_overflow(s, &routes, e, b)) {
+    if (!carry_over(s, e, earlier, b) || !count_rows(s, &routes, e, b) || !check_overflow(s, e, b)) {
         b->head.tokens = 0;
         return false;
     }
@@ -571,7 +606,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         place_pool(s, state->pool, b);
     write_headers(s, e, b, to.send);
     divide_pack(s, e, b);
-    (e->node ? place_groups : place_rows)(s, &routes, b, &to);
+    place_rows(s, &routes, b, &to);
     count_stored(s, b, &to);
     if (to.combine->chunks > 1)
         cut_chunks(s, b, &to, a->n[1]);

@@ -27,6 +27,7 @@ struct moe_bins {
     int64_t *stored_count; // [ranks]
     int64_t *stored_first; // [ranks] where a rank's rows of earlier waves begin in `reply`
     int64_t *needed;       // [ranks] of those stored by earlier waves, that this wave reads: they are answered first
+    int64_t *answered;     // [ranks] of those that it stores itself, that it reads
     int32_t *stored;       // [tokens * ranks a token can reach] where a token's row to its n-th rank is stored, or -1
     int32_t *reply;        // rows of earlier waves, rank by rank: the place of this wave's reply, or -1
 };

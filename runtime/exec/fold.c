@@ -5,61 +5,38 @@
 #include "control.h"
 #include "session.h"
 
-struct fold {
-    const struct rank *rank;
+/// A relayed message of source `s` as it lies here.
+struct relayed {
     const struct ir *ir;
-    const struct plan_exchange *e, *combine;
-    const char *relayed;
-    char *replies, *sums;
-    uint32_t ranks, first; // first rank of the node
+    const struct plan_exchange *e; // its dispatch
+    uint32_t me;
+    const char *message;
 };
 
-/// The message of source `s` to this relay.
-static const char *message_of(const struct fold *f, uint32_t s)
+static struct relayed relayed_of(const struct rank *rank, uint32_t dispatch, uint32_t s)
 {
-    return f->relayed +
-           slots_relay_index(f->e, f->rank->number, s) * slots_relay_slot_bytes(f->ir, f->e, f->rank->number);
+    const struct ir *ir = rank->session->ir;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, dispatch);
+    uint32_t me = rank->number;
+    return (struct relayed){ir, e, me,
+                            (const char *)rank->bases[e->relay] +
+                                slots_relay_index(e, me, s) * slots_relay_slot_bytes(ir, e, me)};
 }
 
-static const struct moe_row_mark *mark_of(const struct fold *f, const char *message, uint32_t position, int64_t row)
+static const struct moe_message *header_of(const struct relayed *r)
 {
-    return (const void *)(message + slots_relay_entries(f->ir, f->e, f->rank->number, position) +
-                          row * slots_entry_stride(f->e));
+    return (const void *)r->message;
 }
 
-static const struct moe_relay_count *counts_of(const struct fold *f, const char *message)
+static const struct moe_row_mark *mark_of(const struct relayed *r, uint32_t position, int64_t row)
 {
-    return (const void *)(message + f->e->header_bytes);
+    return (const void *)(r->message + slots_relay_entries(r->ir, r->e, r->me, position) +
+                          row * slots_entry_stride(r->e));
 }
 
-/// The rows of one source: their targets, and their replies' addresses by row, then rank.
-static void fold_source(const struct fold *f, uint32_t s, struct moe_sums_head *h, int64_t *cursor)
+static const struct moe_relay_count *counts_of(const struct relayed *r)
 {
-    const char *message = message_of(f, s);
-    const struct moe_relay_count *counts = counts_of(f, message);
-    int64_t rows = ((const struct moe_message *)(const void *)message)->rows;
-    int64_t *first = (int64_t *)(uintptr_t)h->first + h->sums.rows, begin = first[0];
-    uint32_t me = f->rank->number;
-    int64_t record = slots_largest_record(f->ir, f->combine);
-    char *target = f->sums + slots_relay_index(f->e, me, s) * slots_relay_slot_bytes(f->ir, f->combine, me) +
-                   f->combine->header_bytes;
-    memset(cursor, 0, (size_t)(rows + 1) * sizeof *cursor);
-    for (uint32_t p = 0; p < f->e->node; p++)
-        for (int64_t i = 0; i < counts[p].rows; i++)
-            cursor[mark_of(f, message, p, i)->row]++;
-    for (int64_t i = 0; i < rows; i++) {
-        ((void **)(uintptr_t)h->sums.dst)[h->sums.rows + i] = target + i * record;
-        first[i + 1] = first[i] + cursor[i];
-        cursor[i] = first[i];
-    }
-    first[0] = begin;
-    for (uint32_t p = 0; p < f->e->node; p++) {
-        const char *reply = f->replies + slots_gather_offset(f->ir, f->combine, me, f->first + p, s, f->ranks) +
-                            f->combine->header_bytes;
-        for (int64_t i = 0; i < counts[p].rows; i++)
-            ((const void **)(uintptr_t)h->parts)[cursor[mark_of(f, message, p, i)->row]++] = reply + i * record;
-    }
-    h->sums.rows += rows;
+    return (const void *)(r->message + r->e->header_bytes);
 }
 
 static bool refuse(struct stream *s, const struct plan_exchange *e, uint32_t source, const char *what)
@@ -72,58 +49,130 @@ static bool refuse(struct stream *s, const struct plan_exchange *e, uint32_t sou
 bool relayed_message_good(struct stream *stream, uint32_t dispatch, uint32_t s)
 {
     const struct moe_session *session = stream->rank->session;
-    const struct plan_exchange *e = ROW(session->ir, plan_exchange, dispatch);
-    struct fold f = {.rank = stream->rank, .ir = session->ir, .e = e, .relayed = stream->rank->bases[e->relay]};
-    uint32_t me = stream->rank->number;
-    const char *message = message_of(&f, s);
-    const struct moe_message *m = (const void *)message;
+    const struct relayed r = relayed_of(stream->rank, dispatch, s);
+    const struct plan_exchange *e = r.e;
+    const struct moe_message *m = header_of(&r);
     if (m->source != s || m->step != session->step_number || m->exchange != dispatch)
         return refuse(stream, e, s, "is of another exchange or step");
-    if (m->rows > slots_relay_rows(session->ir, e, me))
+    if (m->rows > slots_relay_rows(session->ir, e, r.me))
         return refuse(stream, e, s, "has more rows than there is room for");
     for (uint32_t p = 0; p < e->node; p++) {
-        int64_t rows = counts_of(&f, message)[p].rows;
-        if (rows > slots_rows(session->ir, e, me / e->node * e->node + p))
+        int64_t rows = counts_of(&r)[p].rows, before = -1;
+        if (rows > slots_rows(session->ir, e, r.me / e->node * e->node + p))
             return refuse(stream, e, s, "has more rows for a rank than it has slots");
-        for (int64_t i = 0; i < rows; i++)
-            if (mark_of(&f, message, p, i)->row >= m->rows)
-                return refuse(stream, e, s, "names a row that it lacks");
+        for (int64_t i = 0; i < rows; i++) {
+            int64_t row = mark_of(&r, p, i)->row;
+            if (row >= m->rows || row <= before)
+                return refuse(stream, e, s, "names a row that it lacks, or out of order");
+            before = row;
+        }
     }
     return true;
+}
+
+bool relayed_messages_good(struct stream *stream, uint32_t dispatch, uint32_t s)
+{
+    for (uint32_t d = dispatch; d != NONE; d = ROW(stream->rank->session->ir, plan_exchange, d)->earlier)
+        if (!relayed_message_good(stream, d, s))
+            return false;
+    return true;
+}
+
+/// Does the wave have an expert among those that a row's meta lists?
+static bool is_needed(const struct plan_exchange *wave, const struct ir *ir, const struct moe_row_mark *mark, uint32_t d)
+{
+    const struct moe_row_meta *meta = (const void *)(mark + 1), *end = meta + ROW(ir, plan_info, 0)->choices;
+    int64_t first = slots_wave_first(ir, wave, d), count = slots_wave_experts(ir, wave, d);
+    if (wave->waves == 1)
+        return true;
+    while (meta < end && meta->local >= 0 && (meta->local < first || meta->local >= first + count))
+        meta++;
+    return meta < end && meta->local >= 0;
+}
+
+void relayed_rows(const struct rank *rank, uint32_t dispatch, uint32_t s, relayed_row_fn *fn, void *user)
+{
+    const struct ir *ir = rank->session->ir;
+    const struct plan_exchange *wave = ROW(ir, plan_exchange, dispatch),
+                               *combine = ROW(ir, plan_exchange, rank->exchanges[dispatch].combine);
+    uint32_t chain[MOE_MAX_WAVES], waves = 0, first = rank->number / wave->node * wave->node;
+    int64_t answers[MOE_MAX_RANKS] = {0}, number = 0, most = slots_relay_rows(ir, combine, rank->number);
+    for (uint32_t d = dispatch; d != NONE && waves < MOE_MAX_WAVES; d = ROW(ir, plan_exchange, d)->earlier)
+        chain[waves++] = d;
+    while (waves-- > 0) {
+        struct relayed r = relayed_of(rank, chain[waves], s);
+        int64_t at[MOE_MAX_RANKS] = {0};
+        for (int64_t row = 0; row < header_of(&r)->rows && number < most; row++, number++) {
+            bool any = false;
+            for (uint32_t p = 0; p < wave->node; p++) {
+                const struct moe_row_mark *mark = mark_of(&r, p, at[p]);
+                if (at[p] >= counts_of(&r)[p].rows || mark->row != row)
+                    continue;
+                at[p]++;
+                if (!is_needed(wave, ir, mark, first + p) || answers[p] >= slots_rows(ir, combine, first + p))
+                    continue;
+                fn(&(struct relayed_row){number, answers[p]++, p, !any}, user);
+                any = true;
+            }
+        }
+    }
+}
+
+struct fold {
+    const struct ir *ir;
+    const struct plan_exchange *combine;
+    const char *replies;
+    char *target; // of the source's sums
+    uint32_t me, source, ranks;
+    int64_t record, parts;
+    struct moe_sums_head *head;
+};
+
+static void fold_row(const struct relayed_row *row, void *user)
+{
+    struct fold *f = user;
+    struct moe_sums_head *h = f->head;
+    uint32_t from = f->me / f->combine->node * f->combine->node + row->position;
+    if (row->first)
+        ((void **)(uintptr_t)h->sums.dst)[h->sums.rows++] = f->target + row->number * f->record;
+    ((const void **)(uintptr_t)h->parts)[f->parts++] =
+        f->replies + slots_gather_offset(f->ir, f->combine, f->me, from, f->source, f->ranks) +
+        f->combine->header_bytes + row->answer * f->record;
+    ((int64_t *)(uintptr_t)h->first)[h->sums.rows] = f->parts;
 }
 
 bool builtin_fold(struct stream *s, const struct moe_kargs *a)
 {
     const struct moe_session *session = s->rank->session;
+    const struct ir *ir = session->ir;
     const struct plan_instr *in = stream_instr(s);
-    const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
-    uint32_t me = s->rank->number, ranks = session->info->ranks, others = ranks / e->node - 1;
-    struct fold f = {.rank = s->rank,
-                     .ir = session->ir,
-                     .e = e,
-                     .combine = ROW(session->ir, plan_exchange, s->rank->exchanges[in->exchange].combine),
-                     .relayed = a->p[FOLD_RELAYED],
+    struct fold f = {.ir = ir,
+                     .combine = ROW(ir, plan_exchange, s->rank->exchanges[in->exchange].combine),
                      .replies = a->p[FOLD_REPLIES],
-                     .sums = a->p[FOLD_SUMS],
-                     .ranks = ranks,
-                     .first = me / e->node * e->node};
-    int64_t rows = others * slots_relay_rows(session->ir, e, me), parts = others * slots_node_rows(session->ir, e, me);
-    struct moe_sums_head *h = a->p[FOLD_CONTROL];
-    char *at = (char *)h + (sizeof *h + 63) / 64 * 64;
-    *h = (struct moe_sums_head){0};
-    h->sums.dst = carve(&at, rows, sizeof(void *));
+                     .me = s->rank->number,
+                     .ranks = session->info->ranks,
+                     .head = a->p[FOLD_CONTROL]};
+    uint32_t node = f.combine->node, others = f.ranks / node - 1;
+    int64_t rows = others * slots_relay_rows(ir, f.combine, f.me), parts = others * slots_node_rows(ir, f.combine, f.me);
+    char *at = (char *)f.head + (sizeof *f.head + 63) / 64 * 64;
+    *f.head = (struct moe_sums_head){0};
+    f.head->sums.dst = carve(&at, rows, sizeof(void *));
     int64_t *first = carve(&at, rows + 1, sizeof(int64_t));
-    h->parts = carve(&at, parts, sizeof(void *));
-    int64_t *cursor = carve(&at, slots_relay_rows(session->ir, e, me) + 1, sizeof(int64_t));
-    h->first = first;
+    f.head->parts = carve(&at, parts, sizeof(void *));
+    f.head->first = first;
     first[0] = 0;
-    for (uint32_t source = me % e->node; source < ranks; source += e->node)
-        if (source != me) {
-            if (!relayed_message_good(s, in->exchange, source)) {
-                h->sums.rows = 0;
-                return false;
-            }
-            fold_source(&f, source, h, cursor);
+    f.record = slots_largest_record(ir, f.combine);
+    for (f.source = f.me % node; f.source < f.ranks; f.source += node) {
+        if (f.source == f.me)
+            continue;
+        if (!relayed_messages_good(s, in->exchange, f.source)) {
+            f.head->sums.rows = 0;
+            return false;
         }
+        f.target = (char *)a->p[FOLD_SUMS] +
+                   slots_relay_index(f.combine, f.me, f.source) * slots_relay_slot_bytes(ir, f.combine, f.me) +
+                   f.combine->header_bytes;
+        relayed_rows(s->rank, in->exchange, f.source, fold_row, &f);
+    }
     return true;
 }

@@ -232,6 +232,19 @@ void stats_compute(struct moe_session *session);
 
 /// Is source `s`'s relayed message of a dispatch, as it lies here, one that can be followed: counts, marks, rows?
 bool relayed_message_good(struct stream *stream, uint32_t dispatch, uint32_t s);
+/// ...and those of the waves before it.
+bool relayed_messages_good(struct stream *stream, uint32_t dispatch, uint32_t s);
+
+/// A row of source `s` that a rank of the node answers in a wave.
+struct relayed_row {
+    int64_t number;    // among the rows that the messages of this wave and those before it brought
+    int64_t answer;    // among the rank's answers to the source
+    uint32_t position; // of the rank in the node
+    bool first;        // of the ranks that answer the row
+};
+typedef void relayed_row_fn(const struct relayed_row *row, void *user);
+/// Calls for all that answer in the wave of a dispatch, by row, then rank. Good messages give every row.
+void relayed_rows(const struct rank *rank, uint32_t dispatch, uint32_t s, relayed_row_fn *fn, void *user);
 
 /// Perturbs rank fault_rank's outgoing message once, for tests of the conservation check.
 void fault_apply(struct stream *stream, uint32_t exchange);

@@ -80,7 +80,7 @@ struct moe_pairs_head {
 // bin        p: ids, weights, x (slice), bins control, send slots, reply slots (recv buffer of the combine), own y rows,
 //               spill (recv buffer of the pool combine; this argument is absent where there is no pool), with relays
 //               and a pool the sums control (replies of one node to one token that come in rounds),
-//               bins control of the wave before (last; waves but the first; never with relays)
+//               bins control of the wave before (last; waves but the first)
 //            n: width, choices, y dtype, x dtype size; unit one; instr.exchange: the base dispatch
 // bin_round  p: ids, weights, x (slice), bins control (read), pool send slots, round control
 //            n: as bin; unit one; instr.exchange: the pool dispatch; inside its rounds..end
@@ -116,7 +116,8 @@ struct moe_pairs_head {
 // shift      p: x (slice), vector f32[H], result (slice): result = x + vector
 //            n: H, x dtype, result dtype; unit tokens
 //
-// fold       p: relayed messages of the dispatch (read), the node's replies, sums, sums control
+// fold       p: relayed messages of the dispatch (read), the node's replies, sums, sums control,
+//               relayed messages of the part's waves 0, 1, ... before this one (last)
 //            n: width; unit one; instr.exchange: the dispatch
 // sum_rows   p: sums control
 //            n: width, dtype of the rows and of their sum; unit rows
@@ -161,11 +162,19 @@ static inline int64_t moe_wire_code(uint32_t dtype, uint32_t block, uint32_t sca
 // a slot for it; its meta lists the rank's experts of that wave and later ones, and it stays in that wave's arrived slots
 // until the last wave has read it. A row that finds no slot goes through the wave's pool, for this wave's experts alone,
 // and tries again with the next wave. Every rank answers a wave's rows in the order of their storage: by wave, then place.
+// Through relays a row travels to a node with the first wave that needs it anywhere there, to all its ranks that need it
+// then or later; so a token's replies from a node in one wave all come by the relay, or all in rounds.
 
 /// Does a launch with `args` arguments, for a dispatch of the given wave, name a spill (bin), staging rows (fan_out)?
 static inline int moe_bin_has_spill(uint32_t args, uint32_t wave)
 {
     return args > BIN_SPILL + (wave > 0 ? 1u : 0u);
+}
+
+/// ...the sums control?
+static inline int moe_bin_has_sums(uint32_t args, uint32_t wave)
+{
+    return args > BIN_SUMS + (wave > 0 ? 1u : 0u);
 }
 
 static inline int moe_fan_has_stage(uint32_t args, uint32_t earlier)
@@ -179,7 +188,7 @@ static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t cho
 {
     int64_t rows = bound * (choices < ranks ? choices : ranks);
     // waves: where each row is stored, and its reply; stored rows of each rank, and those that the wave needs
-    int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * 24 : 0;
+    int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * 32 : 0;
     // head; a head per chunk; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank;
     // own pairs and where each own row's begin; loads; overflow; rows placed, by rank and node
     return 2048 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 32 + (rows + 16) * 4 +

@@ -23,6 +23,8 @@
 #ifndef MOE_SLOTS_H
 #define MOE_SLOTS_H
 
+#include <stdbool.h>
+
 #include "axes.h"
 #include "kernels.h"
 #include "messages.h"
@@ -210,12 +212,16 @@ static inline int64_t slots_least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/// Rows that one source can send to the node of rank `me`.
+/// Rows that one source can send to the node of rank `me`; combine: that it can have sent there in all waves up to this.
 static inline int64_t slots_relay_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me)
 {
     int64_t rows = 0, bound = ROW(ir, plan_part, e->part)->bound;
-    for (uint32_t d = me / e->node * e->node; d < (me / e->node + 1) * e->node; d++)
-        rows += slots_rows(ir, e, d);
+    const struct plan_exchange *wave = slots_dispatch(ir, e);
+    for (bool more = true; more; wave = more ? ROW(ir, plan_exchange, wave->earlier) : wave) {
+        for (uint32_t d = me / e->node * e->node; d < (me / e->node + 1) * e->node; d++)
+            rows += slots_rows(ir, wave, d);
+        more = e->kind == exchange_kind_combine && wave->earlier != NONE && rows < bound;
+    }
     return slots_least(rows, bound);
 }
 
@@ -299,12 +305,11 @@ static inline int64_t slots_gather_offset(const struct ir *ir, const struct plan
     return at + slots_relay_index(e, me, s) * (e->header_bytes + slots_rows(ir, e, d) * record);
 }
 
-/// The control of `fold` for dispatch `e` on rank me.
+/// The control of `fold` on rank me, for the replies of combine `e`.
 static inline int64_t slots_fold_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
 {
     int64_t others = ranks / e->node - 1;
-    return moe_sums_bytes(others * slots_relay_rows(ir, e, me), others * slots_node_rows(ir, e, me)) +
-           (slots_relay_rows(ir, e, me) + 8) * 8;
+    return moe_sums_bytes(others * slots_relay_rows(ir, e, me), others * slots_node_rows(ir, e, me));
 }
 
 #endif

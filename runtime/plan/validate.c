@@ -286,18 +286,19 @@ static bool validate_wave(const struct check *c, const struct plan_variant *v, u
     const struct plan_exchange *before = ROW(c->ir, plan_exchange, e->earlier);
     return (before->kind == exchange_kind_dispatch && !before->pool && before->part == e->part &&
             before->waves == e->waves && before->wave + 1 == e->wave && before->slots.count == c->info->ranks &&
+            before->node == e->node &&
             same_wires(c, before, e)) ||
            check_fail(c, "plan_exchange %u: does not carry on its earlier wave", number);
 }
 
-/// Relays: whole nodes, records with marks, buffers for what passes through. Waves do not go through them.
+/// Relays: whole nodes, records with marks, buffers for what passes through.
 static bool validate_relays(const struct check *c, const struct plan_variant *v, uint32_t number)
 {
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
     bool combine = e->kind == exchange_kind_combine;
     if (!e->node)
         return true;
-    if (e->pool || e->waves > 1 || e->node < 2 || e->node >= c->info->ranks || c->info->ranks % e->node)
+    if (e->pool || e->node < 2 || e->node >= c->info->ranks || c->info->ranks % e->node)
         return check_fail(c, "plan_exchange %u: nodes of %u ranks", number, e->node);
     if (!arena_buffer(c, v, e->relay) || (combine && !arena_buffer(c, v, e->sums)))
         return check_fail(c, "plan_exchange %u: no buffers for what it relays", number);

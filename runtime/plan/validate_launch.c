@@ -66,7 +66,8 @@ static uint32_t wave_args(const struct walk *w, const struct plan_kernel *k)
         w->instr->exchange == NONE ? NULL : ROW(w->c->ir, plan_exchange, w->instr->exchange);
     if (!e || e->pool || e->kind != exchange_kind_dispatch)
         return 0;
-    return k->role == kernel_role_bin ? e->wave > 0 : k->role == kernel_role_fan_out ? e->wave : 0;
+    bool reads = k->role == kernel_role_fan_out || k->role == kernel_role_fold;
+    return k->role == kernel_role_bin ? e->wave > 0 : reads ? e->wave : 0;
 }
 
 /// What argument `i` must be given; ARG_NONE: it only declares an access.
@@ -240,7 +241,7 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
         if (base)
             hold_replies(w, u, answer(w, w->instr->exchange), BIN_OWN, (uint32_t)k->n[2]);
         u->tokens = base ? most(u->tokens, bound) : u->tokens;
-        if (base && e->node && w->instr->args.count > BIN_SUMS)
+        if (base && e->node && moe_bin_has_sums(w->instr->args.count, e->wave))
             hold_sums(w, usage_at(w, BIN_SUMS), answer(w, w->instr->exchange));
     } else if (k->role == kernel_role_fan_out) {
         learn_fan_out(w, k, e);
@@ -394,7 +395,7 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
     if (!moe_bin_has_spill(w->instr->args.count, e->wave) || arg_at(w, BIN_SPILL)->buffer != late->recv ||
         !same_wires(w->c, late, reply))
         return instr_fail(w, "its spill is not the pool combine's");
-    if ((w->instr->args.count > BIN_SUMS && e->waves == 1) != (e->node > 0) ||
+    if (moe_bin_has_sums(w->instr->args.count, e->wave) != (e->node > 0) ||
         (e->node && extent_bytes(w, arg_at(w, BIN_SUMS)->buffer) <
                         moe_sums_bytes(bound * info->choices / 2, bound * info->choices)))
         return instr_fail(w, "sums what no relay would, or has no room to");
@@ -423,8 +424,12 @@ static bool check_fold(const struct walk *w)
     if (arg_at(w, FOLD_RELAYED)->buffer != e->relay || arg_at(w, FOLD_REPLIES)->buffer != reply->relay ||
         arg_at(w, FOLD_SUMS)->buffer != reply->sums)
         return instr_fail(w, "its slots are not those of its exchange");
+    uint32_t at = w->instr->args.count;
+    for (uint32_t earlier = e->earlier; earlier != NONE; earlier = ROW(ir, plan_exchange, earlier)->earlier)
+        if (arg_at(w, --at)->buffer != ROW(ir, plan_exchange, earlier)->relay)
+            return instr_fail(w, "its slots are not those of the earlier waves");
     return extent_bytes(w, arg_at(w, FOLD_CONTROL)->buffer) >=
-               slots_fold_bytes(ir, e, w->program->rank, w->c->info->ranks) ||
+               slots_fold_bytes(ir, reply, w->program->rank, w->c->info->ranks) ||
            instr_fail(w, "its control buffer is too small");
 }
 

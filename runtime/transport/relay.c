@@ -195,35 +195,47 @@ static bool forward_rows(const struct hop *h)
     return true;
 }
 
+struct returning {
+    const struct hop *hop;
+    const char *sums;
+    uint32_t source;
+    int64_t record, stride, rows; // of a reply; of a sum; sums
+};
+
+static char *reply_slot(const struct hop *h, uint32_t s, uint32_t position)
+{
+    const struct rank *to = &h->session->ranks[s];
+    return (char *)to->bases[h->e->recv] +
+           to->exchanges[h->number].source_offset[h->node * h->e->node + position];
+}
+
+static void return_row(const struct relayed_row *row, void *user)
+{
+    struct returning *r = user;
+    char *to = reply_slot(r->hop, r->source, row->position) + r->hop->e->header_bytes + row->answer * r->record;
+    r->rows += row->first;
+    if (row->first)
+        memcpy(to, r->sums + row->number * r->stride, (size_t)r->record);
+    else
+        memset(to, 0, (size_t)r->record);
+}
+
 /// Into the reply slots of source `s`: each sum in the place of the row's first rank, zeros in those of the others.
 static int64_t return_sums(const struct hop *h, uint32_t s)
 {
-    const struct plan_exchange *e = h->e, *d = h->dispatch;
-    const struct rank *to = &h->session->ranks[s];
-    char *message = relayed(h, h->me->number, s);
-    const char *sums = (const char *)h->me->bases[e->sums] +
-                       slots_relay_index(e, h->me->number, s) * slots_relay_slot_bytes(h->ir, e, h->me->number) +
-                       e->header_bytes;
-    const struct moe_relay_count *counts = counts_of(h, message);
-    int64_t record = slots_record_bytes(h->ir, e, h->me->number, s);
-    for (uint32_t p = 0; p < e->node; p++) {
-        uint32_t from = h->node * e->node + p;
-        const char *entries = message + slots_relay_entries(h->ir, d, h->me->number, p);
-        char *slot = (char *)to->bases[e->recv] + to->exchanges[h->number].source_offset[from];
-        memcpy(slot,
-               (const char *)h->me->bases[e->relay] + slots_gather_offset(h->ir, e, h->me->number, from, s, h->ranks),
+    const struct plan_exchange *e = h->e;
+    uint32_t me = h->me->number;
+    struct returning r = {.hop = h, .source = s, .record = slots_record_bytes(h->ir, e, me, s)};
+    r.stride = slots_largest_record(h->ir, e);
+    r.sums = (const char *)h->me->bases[e->sums] +
+             slots_relay_index(e, me, s) * slots_relay_slot_bytes(h->ir, e, me) + e->header_bytes;
+    for (uint32_t p = 0; p < e->node; p++)
+        memcpy(reply_slot(h, s, p),
+               (const char *)h->me->bases[e->relay] +
+                   slots_gather_offset(h->ir, e, me, h->node * e->node + p, s, h->ranks),
                (size_t)e->header_bytes);
-        for (int64_t i = 0; i < counts[p].rows; i++) {
-            const struct moe_row_mark *mark = (const void *)(entries + i * slots_entry_stride(d));
-            char *row = slot + e->header_bytes + i * record;
-            if (mark->first)
-                memcpy(row, sums + mark->row * slots_largest_record(h->ir, e), (size_t)record);
-            else
-                memset(row, 0, (size_t)record);
-        }
-    }
-    return e->header_bytes + e->node * (int64_t)sizeof *counts +
-           ((const struct moe_message *)(const void *)message)->rows * record;
+    relayed_rows(h->me, e->base, s, return_row, &r);
+    return e->header_bytes + e->node * (int64_t)sizeof(struct moe_relay_count) + r.rows * r.record;
 }
 
 enum stepped relay_forward(struct stream *s, uint32_t exchange)
@@ -234,7 +246,7 @@ enum stepped relay_forward(struct stream *s, uint32_t exchange)
     for (uint32_t source = h.position; source < h.ranks; source += h.e->node) {
         if (source == h.me->number)
             continue;
-        if (!relayed_message_good(s, h.e->base, source))
+        if (!relayed_messages_good(s, h.e->base, source))
             return STEP_FAILED;
         if (!put(&h, source, return_sums(&h, source), h.ranks / h.e->node - 1, true))
             return STEP_FAILED;
@@ -242,20 +254,29 @@ enum stepped relay_forward(struct stream *s, uint32_t exchange)
     return STEP_DONE;
 }
 
+static void count_answer(const struct relayed_row *row, void *user)
+{
+    ((int64_t *)user)[row->position] = row->answer + 1;
+}
+
 bool relay_replies_good(struct stream *s, uint32_t exchange)
 {
     struct hop h = hop_of(s, exchange);
     for (uint32_t source = h.position; source < h.ranks; source += h.e->node) {
-        if (source != h.me->number && !relayed_message_good(s, h.e->base, source))
+        int64_t answers[MOE_MAX_RANKS] = {0};
+        if (source == h.me->number)
+            continue;
+        if (!relayed_messages_good(s, h.e->base, source))
             return false;
-        for (uint32_t p = 0; p < h.e->node && source != h.me->number; p++) {
+        relayed_rows(h.me, h.e->base, source, count_answer, answers);
+        for (uint32_t p = 0; p < h.e->node; p++) {
             uint32_t from = h.node * h.e->node + p;
             const struct moe_message *m =
                 (const void *)((const char *)h.me->bases[h.e->relay] +
                                slots_gather_offset(h.ir, h.e, h.me->number, from, source, h.ranks));
             if (m->source != from || m->exchange != exchange || m->step != h.session->step_number)
                 return fail(&h, from, "is of another exchange or step");
-            if (m->rows != counts_of(&h, relayed(&h, h.me->number, source))[p].rows)
+            if (m->rows != answers[p])
                 return fail(&h, from, "does not answer the rows that were passed on");
         }
     }

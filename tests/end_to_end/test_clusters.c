@@ -25,7 +25,7 @@ static moe_plan *compile(const char *cluster, const char *placement, const char 
 {
     char text[4096];
     snprintf(text, sizeof text,
-             "import std.ops;\nimport std.schedules { serial, ladder };\n"
+             "import std.ops;\nimport std.schedules { serial, ladder, waves };\n"
              "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
              "device fast { sm = 4; peak = { bf16: 80GFLOPS }; }\ndevice slow { sm = 4; peak = { bf16: 10GFLOPS }; }\n"
              "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
@@ -37,9 +37,14 @@ static moe_plan *compile(const char *cluster, const char *placement, const char 
              "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
              "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
              "cluster room { %s }\nplacement p on room { %s }\n"
+             "schedule both(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
+             "    split tokens into n as i; split experts into g as w;\n"
+             "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+             "    bind route, expert to comp; bind dispatch to tx; bind combine to rx { sm: 2 };\n"
+             "    for i in 0..n { route[i]; pipelined w in 0..g { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n"
              "pipeline main { layer = moe; cluster = room; placement = p; use serial; }\n",
              BOUND, shape.hidden, shape.ffn, shape.experts, shape.choices, options, cluster, placement);
-    struct subject subject = {.text = text, .schedule = schedule, .layer = -1};
+    struct subject subject = {.text = text, .schedule = schedule, .layer = -1, .cpu_level = "v2"}; // quick to compile
     return subject_compile(&subject);
 }
 
@@ -145,95 +150,133 @@ static void test_pace(void)
     CU_ASSERT(far.compute_s > even.compute_s * 2); // rank 2 computes at an eighth of the speed
 }
 
+static const char *const grids[] = {"axis node[2]; axis gpu[2];", "axis node[3]; axis gpu[2];",
+                                    "axis node[2]; axis gpu[3];", "axis rack[2]; axis node[2]; axis gpu[2];"};
+enum { GRIDS = sizeof grids / sizeof *grids };
+static const int64_t grid_tokens[8] = {70, 0, BOUND, 9, 1, 33, 64, 2};
+
+static uint32_t grid_ranks(size_t grid)
+{
+    return grid == 0 ? 4 : grid == 3 ? 8 : 6;
+}
+
+static moe_plan *compile_grid(size_t grid, const char *schedule, const char *options)
+{
+    char cluster[512];
+    snprintf(cluster, sizeof cluster,
+             "device = fast; %s\n%s link ib across node { bandwidth: 1GB/s, latency: 20us, rail: true };\n"
+             "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };",
+             grids[grid], grid == 3 ? "link far across rack { bandwidth: 1GB/s, latency: 50us };" : "");
+    return compile(cluster,
+                   grid == 3 ? "place experts over rack, node, gpu { balance: even };"
+                             : "place experts over node, gpu { balance: even };",
+                   schedule, options);
+}
+
+struct hop_run {
+    const char *options, *schedule, *device;
+};
+
+/// Runs on a grid: close to the reference, and all of them the same bytes.
+static void check_hops(size_t grid, const struct hop_run *runs, size_t run_count)
+{
+    int64_t sum = 0;
+    for (uint32_t r = 0; r < grid_ranks(grid); r++)
+        sum += grid_tokens[r];
+    size_t count = (size_t)sum * (size_t)shape.hidden;
+    float *in = malloc(count * sizeof *in), *want = malloc(count * sizeof *want), *first = malloc(count * sizeof *first);
+    gaussian(in, count, 11);
+    round_to_dtype(shape.dtype, in, count);
+    for (size_t i = 0; i < run_count; i++) {
+        moe_plan *plan = compile_grid(grid, runs[i].schedule, runs[i].options);
+        if (!plan)
+            continue;
+        struct run run = {
+            .in = in,
+            .tokens = grid_tokens,
+            .steps = 2,
+            .options = {.device = runs[i].device, .threads = 1 + (uint32_t)i % 3, .seed = 5, .poison = 1}};
+        struct outcome o = run_plan_once(plan, &run);
+        CU_ASSERT_EQUAL(o.status, MOE_OK);
+        if (o.status != MOE_OK)
+            fprintf(stderr, "%s %s %s: %s\n", grids[grid], runs[i].schedule, runs[i].options, o.error);
+        reference_layer(&shape, 5, in, sum, o.ids, o.weights, want);
+        CU_ASSERT(relative_l2(o.out, want, count) <= 6e-3);
+        if (i == 0)
+            memcpy(first, o.out, count * sizeof *first);
+        CU_ASSERT(!memcmp(first, o.out, count * sizeof *first));
+        CU_ASSERT((o.stats.overflowed > 0) == (strstr(runs[i].options, "0.3x") || strstr(runs[i].options, "0.1x")));
+        outcome_free(&o);
+        moe_plan_close(plan);
+    }
+    free(in);
+    free(want);
+    free(first);
+}
+
 /// Rows through relays, whatever the capacity: within rounding of the reference, the same bits under every schedule,
 /// thread count and device, and whether rows find slots or go in rounds.
 static void test_two_hops(void)
 {
-    static const char *const grids[] = {"axis node[2]; axis gpu[2];", "axis node[3]; axis gpu[2];",
-                                        "axis node[2]; axis gpu[3];", "axis rack[2]; axis node[2]; axis gpu[2];"};
-    static const struct {
-        const char *options, *schedule, *device;
-    } runs[] = {{", via: node, capacity: 8x", "serial", "cpu"},
-                {", via: node, capacity: 8x", "ladder(n: 3)", "cpu"},
-                {", via: node, capacity: 0.3x", "serial", "cpu"},
-                {", via: node, capacity: 0.3x", "ladder(n: 2)", "sim"},
-                {", via: node, capacity: 0.1x, pool: 0.05x", "ladder(n: 2)", "cpu"},
-                {", via: node", "serial", "sim"}};
-    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
-        char cluster[512];
-        uint32_t ranks = g == 0 ? 4 : g == 3 ? 8 : 6;
-        const int64_t tokens[8] = {70, 0, BOUND, 9, 1, 33, 64, 2};
-        int64_t sum = 0;
-        for (uint32_t r = 0; r < ranks; r++)
-            sum += tokens[r];
-        snprintf(cluster, sizeof cluster,
-                 "device = fast; %s\n%s link ib across node { bandwidth: 1GB/s, latency: 20us, rail: true };\n"
-                 "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };",
-                 grids[g], g == 3 ? "link far across rack { bandwidth: 1GB/s, latency: 50us };" : "");
-        size_t count = (size_t)sum * (size_t)shape.hidden;
-        float *in = malloc(count * sizeof *in), *want = malloc(count * sizeof *want),
-              *first = malloc(count * sizeof *first);
-        gaussian(in, count, 11);
-        round_to_dtype(shape.dtype, in, count);
-        for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-            moe_plan *plan = compile(cluster,
-                                     g == 3 ? "place experts over rack, node, gpu { balance: even };"
-                                            : "place experts over node, gpu { balance: even };",
-                                     runs[i].schedule, runs[i].options);
-            if (!plan)
-                continue;
-            struct run run = {
-                .in = in,
-                .tokens = tokens,
-                .steps = 2,
-                .options = {.device = runs[i].device, .threads = 1 + (uint32_t)i % 3, .seed = 5, .poison = 1}};
-            struct outcome o = run_plan_once(plan, &run);
-            CU_ASSERT_EQUAL(o.status, MOE_OK);
-            if (o.status != MOE_OK)
-                fprintf(stderr, "%s %s: %s\n", grids[g], runs[i].options, o.error);
-            reference_layer(&shape, 5, in, sum, o.ids, o.weights, want);
-            CU_ASSERT(relative_l2(o.out, want, count) <= 6e-3);
-            if (i == 0)
-                memcpy(first, o.out, count * sizeof *first);
-            CU_ASSERT(!memcmp(first, o.out, count * sizeof *first));
-            CU_ASSERT((o.stats.overflowed > 0) == (strstr(runs[i].options, "0.3x") || strstr(runs[i].options, "0.1x")));
-            outcome_free(&o);
-            moe_plan_close(plan);
-        }
-        free(in);
-        free(want);
-        free(first);
-    }
+    static const struct hop_run runs[] = {{", via: node, capacity: 8x", "serial", "cpu"},
+                                          {", via: node, capacity: 8x", "ladder(n: 3)", "cpu"},
+                                          {", via: node, capacity: 0.3x", "serial", "cpu"},
+                                          {", via: node, capacity: 0.3x", "ladder(n: 2)", "sim"},
+                                          {", via: node, capacity: 0.1x, pool: 0.05x", "ladder(n: 2)", "cpu"},
+                                          {", via: node, capacity: 2x", "serial", "sim"}};
+    for (size_t g = 0; g < GRIDS; g++)
+        check_hops(g, runs, sizeof runs / sizeof *runs);
 }
 
-/// A token with experts on all ranks of the other node crosses to it once, and its replies come back as one.
-static void test_hops_save_bytes(void)
+/// The same with waves of experts, which have bytes of their own.
+static void test_hops_of_waves(void)
+{
+    static const struct hop_run runs[] = {{", via: node, capacity: 8x", "waves(g: 2)", "cpu"},
+                                          {", via: node, capacity: 8x", "both", "sim"},
+                                          {", via: node, capacity: 0.3x", "waves(g: 2)", "sim"},
+                                          {", via: node, capacity: 0.1x, pool: 0.05x", "both(n: 3)", "cpu"}};
+    for (size_t g = 0; g < GRIDS; g++)
+        check_hops(g, runs, sizeof runs / sizeof *runs);
+}
+
+/// Bytes across nodes when every token of rank 0 has two experts in the other one.
+static int64_t bytes_across(const char *schedule, const char *options, int a, int b)
 {
     const int64_t tokens[RANKS] = {BOUND, 0, 0, 0};
     int32_t ids[BOUND * 3];
     float weights[BOUND * 3], *in = calloc((size_t)BOUND * (size_t)shape.hidden, sizeof *in);
-    int64_t across[2] = {0}, row = 64 * 2;
-    for (size_t i = 0; i < BOUND * 3; i++) { // experts 6 and 9: ranks 2 and 3, of the other node
-        ids[i] = i % 3 == 2 ? -1 : i % 3 ? 9 : 6;
+    for (size_t i = 0; i < BOUND * 3; i++) {
+        ids[i] = i % 3 == 2 ? -1 : i % 3 ? b : a;
         weights[i] = 0.5f;
     }
-    for (int via = 0; via < 2; via++) {
-        moe_plan *plan = compile(square, "place experts over node, gpu;", "serial",
-                                 via ? ", capacity: 8x, via: node" : ", capacity: 8x");
-        struct run run = {.in = in,
-                          .tokens = tokens,
-                          .given_ids = ids,
-                          .given_weights = weights,
-                          .options = {.device = "sim", .seed = 5}};
-        struct outcome o = run_plan_once(plan, &run);
-        CU_ASSERT_EQUAL(o.status, MOE_OK);
-        across[via] = o.stats.axis[0].bytes;
-        outcome_free(&o);
-        moe_plan_close(plan);
-    }
-    CU_ASSERT(across[0] >= BOUND * 2 * row); // rank 0 sends each row to two ranks
-    CU_ASSERT(across[1] >= BOUND * row && across[1] < across[0] * 3 / 4);
+    moe_plan *plan = compile(square, "place experts over node, gpu;", schedule, options);
+    struct run run = {.in = in,
+                      .tokens = tokens,
+                      .given_ids = ids,
+                      .given_weights = weights,
+                      .options = {.device = "sim", .seed = 5}};
+    struct outcome o = run_plan_once(plan, &run);
+    CU_ASSERT_EQUAL(o.status, MOE_OK);
+    int64_t bytes = o.stats.axis[0].bytes;
+    outcome_free(&o);
+    moe_plan_close(plan);
     free(in);
+    return bytes;
+}
+
+/// A token with experts on all ranks of the other node crosses to it once, and its replies come back as one; with waves it
+/// still crosses once, though another wave needs it elsewhere, and is answered in each.
+static void test_hops_save_bytes(void)
+{
+    const int64_t row = 64 * 2;
+    int64_t direct = bytes_across("serial", ", capacity: 8x", 6, 9), // ranks 2 and 3
+        relayed = bytes_across("serial", ", capacity: 8x, via: node", 6, 9);
+    CU_ASSERT(direct >= BOUND * 2 * row); // rank 0 sends each row to two ranks
+    CU_ASSERT(relayed >= BOUND * row && relayed < direct * 3 / 4);
+    // Expert 6 is of the first wave, 11 of the second.
+    int64_t alike = bytes_across("waves(g: 2)", ", capacity: 8x, via: node", 6, 9),
+            apart = bytes_across("waves(g: 2)", ", capacity: 8x, via: node", 6, 11);
+    CU_ASSERT(apart >= alike && apart < BOUND * 2 * (row + 24)); // rank 0 sends no row again
 }
 
 /// A row that a relay loses, doubles or sends elsewhere is found by the counters.
@@ -263,6 +306,7 @@ void suite_clusters(void)
     CU_add_test(suite, "simulated messages take their axis' time", test_times);
     CU_add_test(suite, "simulated devices have their own pace", test_pace);
     CU_add_test(suite, "two hops", test_two_hops);
+    CU_add_test(suite, "two hops, waves of experts", test_hops_of_waves);
     CU_add_test(suite, "two hops send less", test_hops_save_bytes);
     CU_add_test(suite, "two hops lose nothing unnoticed", test_hops_faults);
 }

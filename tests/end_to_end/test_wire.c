@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compiler/lower/program.h"
 #include "runtime/exec/session.h"
 #include "runtime/weights/safetensors.h"
 #include "tests/codegen/fp8_reference.h"
@@ -421,6 +422,58 @@ static void test_reply_bytes(void)
     free(in);
 }
 
+// --------------------------------------------------------------------------------------------------- what is proven
+
+static bool is_verified(const struct ir *plan)
+{
+    struct context context;
+    char error[512];
+    context_init(&context);
+    bool good = program_verify(&context, plan, 0, error, sizeof error);
+    context_free(&context);
+    return good;
+}
+
+/// A conversion of another format, or by another table, is refused: rows would travel unpacked or be read as others.
+static void test_verified(void)
+{
+    static const struct setup setups[] = {
+        {square, "bf16", "wire: { node: f128, gpu: u64 }", "wire: { node: f64, gpu: bf16 }", 136, 0, "v2"},
+        {line, "f32", "wire: f128", "wire: u64", 72, 0, "v2"}};
+    static const char *const schedules_tried[] = {"serial", "ladder(n: 2)", "waves(g: 2)"};
+    unsigned tried = 0;
+    for (size_t i = 0; i < 6; i++) {
+        const struct setup s = setups[i / 3];
+        moe_plan *plan = compile_setup(&s, schedules_tried[i % 3]);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+        struct ir *ir = &plan->plan.ir;
+        char error[256];
+        CU_ASSERT_TRUE(is_verified(ir));
+        for (uint32_t k = 0; k < COUNT(ir, plan_kernel); k++) {
+            struct plan_kernel *kernel = ROW(ir, plan_kernel, k), saved = *kernel;
+            bool coded = kernel->n[1] == dtype_fp8_e4m3 || kernel->n[2] == dtype_fp8_e4m3;
+            if (kernel->role == kernel_role_merge) {
+                kernel->n[5] ^= INT64_C(64) << 16;
+                CU_ASSERT_FALSE(is_verified(ir));
+                CU_ASSERT_FALSE(plan_validate(ir, 1 << 20, error, sizeof error));
+            }
+            *kernel = saved;
+            for (int field = 2; field <= 5 && kernel->role == kernel_role_copy_rows; field++) {
+                kernel->n[field] += field == 3 ? 64 : 1;
+                if (field != 5 && !coded)
+                    continue;
+                CU_ASSERT_FALSE(is_verified(ir));
+                tried++;
+                *kernel = saved;
+            }
+            *kernel = saved;
+        }
+        CU_ASSERT_TRUE(is_verified(ir));
+        moe_plan_close(plan);
+    }
+    CU_ASSERT(tried > 50);
+}
+
 void suite_wire(void);
 void suite_wire(void)
 {
@@ -430,5 +483,6 @@ void suite_wire(void)
     CU_add_test(suite, "B20 half a block", test_half_block);
     CU_add_test(suite, "bytes of replies", test_reply_bytes);
     CU_add_test(suite, "a step measures what its rows lose", test_measured);
+    CU_add_test(suite, "the verifier follows formats", test_verified);
     CU_add_test(suite, "schedules, capacity, waves, chunks, devices: the same bytes", test_neutral);
 }
