@@ -187,8 +187,9 @@ static void number_replies(const struct moe_session *session, const struct plan_
 /// Ranks that find slots for a token's row together, as a dispatch sees them: one rank, or those of a node behind a relay.
 struct member {
     uint32_t rank;
-    int first, wave_end, end; // its pairs: of the wave [first, wave_end), which may be none, and of later ones up to `end`
-    int32_t *stored;          // waves: where the row is stored at the rank, or -1
+    int first, wave_end,
+        end;         // its pairs: of the wave [first, wave_end), which may be none, and of later ones up to `end`
+    int32_t *stored; // waves: where the row is stored at the rank, or -1
 };
 
 struct group {
@@ -220,8 +221,8 @@ static int find_group(const struct moe_session *session, const struct plan_excha
 }
 
 /// Does every rank of the group have a free slot? `taken` counts those that are not.
-static bool all_fit(const struct moe_session *session, const struct plan_exchange *e, uint32_t me, const struct group *g,
-                    const int64_t *taken)
+static bool all_fit(const struct moe_session *session, const struct plan_exchange *e, uint32_t me,
+                    const struct group *g, const int64_t *taken)
 {
     for (int i = 0; i < g->count; i++) {
         uint32_t d = g->members[i].rank;
@@ -263,7 +264,8 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
     for (int64_t t = 0; t < b->head.tokens; t++) {
         int count = token_pairs(r, t, pairs);
         if (count < 0)
-            return session_fail(s->rank->session, MOE_LOST, "rank %u: the router gave an expert that does not exist",
+            return session_fail(s->rank->session, MOE_LOST,
+                                "rank %u: the router gave an expert that does not exist, or one twice",
                                 s->rank->number);
         int32_t *stored = e->waves > 1 ? b->stored + t * reach(session) : NULL;
         int64_t nth = 0;
@@ -376,8 +378,7 @@ static const void *reply_at(const struct moe_session *session, const struct targ
 /// The address of the reply to a row that goes in rounds, by its number among those.
 static const void *spilled_at(const struct moe_session *session, const struct targets *to, uint32_t d, int64_t number)
 {
-    const char *rows =
-        to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks);
+    const char *rows = to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks);
     return marked(session, to, d, rows + number * slots_record_bytes(session->ir, to->combine, to->me, d));
 }
 
@@ -470,8 +471,7 @@ static void place_others(struct placing *p, int64_t t, const struct group *g)
         if (m->first == m->wave_end)
             continue;
         if (g->there) {
-            p->merge[p->replies++] =
-                reply_at(session, p->to, m->rank, b->reply[b->stored_first[m->rank] + *m->stored]);
+            p->merge[p->replies++] = reply_at(session, p->to, m->rank, b->reply[b->stored_first[m->rank] + *m->stored]);
             continue;
         }
         int64_t number = b->placed[m->rank]++;

@@ -79,7 +79,8 @@ bool relayed_messages_good(struct stream *stream, uint32_t dispatch, uint32_t s)
 }
 
 /// Does the wave have an expert among those that a row's meta lists?
-static bool is_needed(const struct plan_exchange *wave, const struct ir *ir, const struct moe_row_mark *mark, uint32_t d)
+static bool is_needed(const struct plan_exchange *wave, const struct ir *ir, const struct moe_row_mark *mark,
+                      uint32_t d)
 {
     const struct moe_row_meta *meta = (const void *)(mark + 1), *end = meta + ROW(ir, plan_info, 0)->choices;
     int64_t first = slots_wave_first(ir, wave, d), count = slots_wave_experts(ir, wave, d);
@@ -153,7 +154,8 @@ bool builtin_fold(struct stream *s, const struct moe_kargs *a)
                      .ranks = session->info->ranks,
                      .head = a->p[FOLD_CONTROL]};
     uint32_t node = f.combine->node, others = f.ranks / node - 1;
-    int64_t rows = others * slots_relay_rows(ir, f.combine, f.me), parts = others * slots_node_rows(ir, f.combine, f.me);
+    int64_t rows = others * slots_relay_rows(ir, f.combine, f.me),
+            parts = others * slots_node_rows(ir, f.combine, f.me);
     char *at = (char *)f.head + (sizeof *f.head + 63) / 64 * 64;
     *f.head = (struct moe_sums_head){0};
     f.head->sums.dst = carve(&at, rows, sizeof(void *));

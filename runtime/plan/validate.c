@@ -286,8 +286,7 @@ static bool validate_wave(const struct check *c, const struct plan_variant *v, u
     const struct plan_exchange *before = ROW(c->ir, plan_exchange, e->earlier);
     return (before->kind == exchange_kind_dispatch && !before->pool && before->part == e->part &&
             before->waves == e->waves && before->wave + 1 == e->wave && before->slots.count == c->info->ranks &&
-            before->node == e->node &&
-            same_wires(c, before, e)) ||
+            before->node == e->node && same_wires(c, before, e)) ||
            check_fail(c, "plan_exchange %u: does not carry on its earlier wave", number);
 }
 

@@ -205,8 +205,7 @@ struct returning {
 static char *reply_slot(const struct hop *h, uint32_t s, uint32_t position)
 {
     const struct rank *to = &h->session->ranks[s];
-    return (char *)to->bases[h->e->recv] +
-           to->exchanges[h->number].source_offset[h->node * h->e->node + position];
+    return (char *)to->bases[h->e->recv] + to->exchanges[h->number].source_offset[h->node * h->e->node + position];
 }
 
 static void return_row(const struct relayed_row *row, void *user)
@@ -227,8 +226,8 @@ static int64_t return_sums(const struct hop *h, uint32_t s)
     uint32_t me = h->me->number;
     struct returning r = {.hop = h, .source = s, .record = slots_record_bytes(h->ir, e, me, s)};
     r.stride = slots_largest_record(h->ir, e);
-    r.sums = (const char *)h->me->bases[e->sums] +
-             slots_relay_index(e, me, s) * slots_relay_slot_bytes(h->ir, e, me) + e->header_bytes;
+    r.sums = (const char *)h->me->bases[e->sums] + slots_relay_index(e, me, s) * slots_relay_slot_bytes(h->ir, e, me) +
+             e->header_bytes;
     for (uint32_t p = 0; p < e->node; p++)
         memcpy(reply_slot(h, s, p),
                (const char *)h->me->bases[e->relay] +

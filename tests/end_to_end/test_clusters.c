@@ -24,26 +24,27 @@ static const char mixed[] = "device fast at node[0]; device slow at node[1]; axi
 static moe_plan *compile(const char *cluster, const char *placement, const char *schedule, const char *options)
 {
     char text[4096];
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.schedules { serial, ladder, waves };\n"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
-             "device fast { sm = 4; peak = { bf16: 80GFLOPS }; }\ndevice slow { sm = 4; peak = { bf16: 10GFLOPS }; }\n"
-             "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n"
-             "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
-             "    param w_down: bf16[experts, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, k: %d);\n"
-             "    stage dispatch: xd = dispatch(x, r%s);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
-             "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
-             "cluster room { %s }\nplacement p on room { %s }\n"
-             "schedule both(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
-             "    split tokens into n as i; split experts into g as w;\n"
-             "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
-             "    bind route, expert to comp; bind dispatch to tx; bind combine to rx { sm: 2 };\n"
-             "    for i in 0..n { route[i]; pipelined w in 0..g { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n"
-             "pipeline main { layer = moe; cluster = room; placement = p; use serial; }\n",
-             BOUND, shape.hidden, shape.ffn, shape.experts, shape.choices, options, cluster, placement);
+    snprintf(
+        text, sizeof text,
+        "import std.ops;\nimport std.schedules { serial, ladder, waves };\n"
+        "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
+        "device fast { sm = 4; peak = { bf16: 80GFLOPS }; }\ndevice slow { sm = 4; peak = { bf16: 10GFLOPS }; }\n"
+        "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
+        "    param w_router: f32[experts, hidden];\n"
+        "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
+        "    param w_down: bf16[experts, hidden, ffn];\n"
+        "    stage route: r = topk(x, w_router, k: %d);\n"
+        "    stage dispatch: xd = dispatch(x, r%s);\n"
+        "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
+        "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
+        "cluster room { %s }\nplacement p on room { %s }\n"
+        "schedule both(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
+        "    split tokens into n as i; split experts into g as w;\n"
+        "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+        "    bind route, expert to comp; bind dispatch to tx; bind combine to rx { sm: 2 };\n"
+        "    for i in 0..n { route[i]; pipelined w in 0..g { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n"
+        "pipeline main { layer = moe; cluster = room; placement = p; use serial; }\n",
+        BOUND, shape.hidden, shape.ffn, shape.experts, shape.choices, options, cluster, placement);
     struct subject subject = {.text = text, .schedule = schedule, .layer = -1, .cpu_level = "v2"}; // quick to compile
     return subject_compile(&subject);
 }
@@ -184,7 +185,8 @@ static void check_hops(size_t grid, const struct hop_run *runs, size_t run_count
     for (uint32_t r = 0; r < grid_ranks(grid); r++)
         sum += grid_tokens[r];
     size_t count = (size_t)sum * (size_t)shape.hidden;
-    float *in = malloc(count * sizeof *in), *want = malloc(count * sizeof *want), *first = malloc(count * sizeof *first);
+    float *in = malloc(count * sizeof *in), *want = malloc(count * sizeof *want),
+          *first = malloc(count * sizeof *first);
     gaussian(in, count, 11);
     round_to_dtype(shape.dtype, in, count);
     for (size_t i = 0; i < run_count; i++) {

@@ -434,6 +434,14 @@ static bool is_verified(const struct ir *plan)
     return good;
 }
 
+static bool is_launched(const struct ir *plan, uint32_t kernel)
+{
+    for (uint32_t i = 0; i < COUNT(plan, plan_instr); i++)
+        if (ROW(plan, plan_instr, i)->op == opcode_launch && ROW(plan, plan_instr, i)->kernel == kernel)
+            return true;
+    return false;
+}
+
 /// A conversion of another format, or by another table, is refused: rows would travel unpacked or be read as others.
 static void test_verified(void)
 {
@@ -452,6 +460,8 @@ static void test_verified(void)
         for (uint32_t k = 0; k < COUNT(ir, plan_kernel); k++) {
             struct plan_kernel *kernel = ROW(ir, plan_kernel, k), saved = *kernel;
             bool coded = kernel->n[1] == dtype_fp8_e4m3 || kernel->n[2] == dtype_fp8_e4m3;
+            if (!is_launched(ir, k))
+                continue;
             if (kernel->role == kernel_role_merge) {
                 kernel->n[5] ^= INT64_C(64) << 16;
                 CU_ASSERT_FALSE(is_verified(ir));
@@ -459,10 +469,16 @@ static void test_verified(void)
             }
             *kernel = saved;
             for (int field = 2; field <= 5 && kernel->role == kernel_role_copy_rows; field++) {
+                *kernel = saved;
                 kernel->n[field] += field == 3 ? 64 : 1;
-                if (field != 5 && !coded)
+                bool side = field != 2 || saved.n[2] == dtype_fp8_e4m3; // the other side is no format
+                if ((field != 5 && !coded) || !side)
                     continue;
-                CU_ASSERT_FALSE(is_verified(ir));
+                bool refused = !is_verified(ir);
+                CU_ASSERT_TRUE(refused);
+                if (!refused)
+                    fprintf(stderr, "%s of (%s): constant %d of kernel %u\n", schedules_tried[i % 3], s.dispatch, field,
+                            k);
                 tried++;
                 *kernel = saved;
             }
