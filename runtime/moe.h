@@ -56,6 +56,7 @@ typedef struct moe_plan_info {
     int64_t tokens_bound;           // most tokens per rank
     const char *x_dtype, *y_dtype;  // "f32", "f16", "bf16"
     const char *weights;            // checkpoint path the pipeline names, or ""
+    double peak_flops;              // FLOP/s of all ranks together, as the cluster's devices state it; 0: they do not
     int quantised;                  // 1: some rows travel in blocks of fewer bits
     const char *target;             // what its kernels are for: "cpu", "cuda", "sim"
     const char *cpu_level;

@@ -124,6 +124,7 @@ void moe_plan_describe(const moe_plan *plan, moe_plan_info *info)
                             .layers = i->layers,
                             .first_layer = i->first_layer,
                             .width = i->width,
+                            .peak_flops = i->peak_flops,
                             .tokens_bound = i->tokens_bound,
                             .x_dtype = dtype_words[i->x_dtype],
                             .y_dtype = dtype_words[i->y_dtype],

@@ -88,6 +88,26 @@ static struct rows add_axes(struct begin *b, const struct mod_cluster *cluster)
     return axes;
 }
 
+/// FLOP/s of all ranks in the type of the experts' weights, as far as their devices state it.
+static double peak_flops(const struct begin *b, const struct mod_cluster *cluster)
+{
+    uint32_t type = dtype_none;
+    double sum = 0;
+    for (uint32_t i = 0; i < b->layer->params.count; i++) {
+        const struct mod_param *param = ROW(b->module, mod_param, b->layer->params.first + i);
+        if (param->ndims == 3)
+            type = ROW(b->module, mod_format, param->format)->base;
+    }
+    for (uint32_t r = 0; r < cluster->members.count; r++) {
+        uint32_t number = ROW(b->module, mod_rank, cluster->members.first + r)->device;
+        const struct mod_device *device = ROW(b->module, mod_device, number);
+        double peak = device->peak_bf16 > 0 ? device->peak_bf16 : device->peak_f32;
+        peak = type == dtype_f32 && device->peak_f32 > 0 ? device->peak_f32 : peak;
+        sum += type == dtype_fp8_e4m3 && device->peak_fp8 > 0 ? device->peak_fp8 : peak;
+    }
+    return sum;
+}
+
 static bool fill_info(struct begin *b)
 {
     const struct mod_value *x = ROW(b->module, mod_value, b->layer->input);
@@ -109,6 +129,7 @@ static bool fill_info(struct begin *b)
         info.source = ir_str(b->plan, b->context->files[b->pipeline->file].path);
     info.compiler = ir_str(b->plan, MOECC_VERSION);
     info.cpu_level = ir_str(b->plan, b->cpu_level);
+    info.peak_flops = peak_flops(b, cluster);
     info.axes = add_axes(b, cluster);
     uint32_t row = lower_add(b->context, b->plan, T_plan_info);
     *ROW(b->plan, plan_info, row) = info;

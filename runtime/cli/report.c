@@ -139,6 +139,12 @@ static json_t *loss_json(const moe_wire_loss *loss)
                      "one_minus_cosine", loss->cosine);
 }
 
+/// Useful FLOPs over what the cluster's devices could do; null where they do not say.
+static json_t *mfu_json(double share)
+{
+    return share >= 0 && share <= 1e9 ? json_real(share) : json_null();
+}
+
 static json_t *make_json(struct report *report)
 {
     struct figures f = compute_figures(report);
@@ -152,10 +158,10 @@ static json_t *make_json(struct report *report)
         text_or(last->cpu_level, info->cpu_level), "plan_hash", hash, "ranks", (json_int_t)info->ranks, "threads",
         (json_int_t)report->threads, "layers", (json_int_t)info->layers, "experts", (json_int_t)info->experts,
         "choices", (json_int_t)info->choices, "iters", (json_int_t)report->count, "tokens", (json_int_t)last->tokens);
-    json_t *times = json_pack("{s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:n}", "latency_s", "p50", f.p50,
+    json_t *times = json_pack("{s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "latency_s", "p50", f.p50,
                               "p90", f.p90, "p99", f.p99, "exposed_comm", f.exposed_comm, "idle", f.idle, "comm_s",
                               f.comm_s, "compute_s", f.compute_s, "tokens_per_s", f.tokens_per_s, "flops_per_s",
-                              f.flops_per_s, "bytes_per_s", f.bytes_per_s, "mfu");
+                              f.flops_per_s, "bytes_per_s", f.bytes_per_s, "mfu", mfu_json(f.flops_per_s / info->peak_flops));
     json_t *counts =
         json_pack("{s:f, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "flops", last->flops, "dropped",
                   (json_int_t)last->dropped, "overflowed", (json_int_t)last->overflowed, "rounds",

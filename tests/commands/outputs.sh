@@ -41,6 +41,9 @@ wait $! || say "build into a pipe"
 "$m" build a.moe -o built || say "build"
 cmp -s built piped || say "the pipe got other bytes"
 [ -x built ] || say "the executable is none"
+# The share of the cluster's peak, as its devices state it.
+"$m" run a.moe --tokens 64 --iters 1 --stats stats.json -q || say "run --stats"
+grep -q '"mfu": *[0-9.e-]*[1-9]' stats.json || say "no mfu in --stats"
 # Links stay, the files behind them change, modes are kept.
 mkdir bin
 echo old >bin/real
