@@ -101,7 +101,8 @@ static uint8_t *write_codes(const struct plan_param *param, const struct column 
         for (int64_t g = 0; g < count; g += param->group)
             for (size_t i = 0; i < bytes; i++) {
                 const uint8_t *from = tile[places[i].column] + g + places[i].k;
-                *to++ = param->dtype == dtype_mxfp4 ? (uint8_t)(from[0] | from[later] << 4) : from[0];
+                uint8_t upper = param->dtype == dtype_mxfp4 ? from[later] : 0;
+                *to++ = (uint8_t)(from[0] | upper << 4);
             }
     }
     return to;

@@ -43,6 +43,7 @@ static const struct family_case references[] = {
     {"olmoe-tiny-f32", "OLMoE", 1e-5, 1, false},           {"mixtral-tiny-f32", "Mixtral", 1e-5, 1, false},
     {"qwen2-moe-tiny-f32", "Qwen1.5/2-MoE", 1e-5, 1, false}, {"qwen3-moe-tiny-f32", "Qwen3-MoE", 1e-5, 1, false},
     {"deepseek-v3-tiny-f32", "DeepSeek-V3, Kimi-K2", 1e-5, 1, false},
+    {"deepseek-v3-fp8-tiny", "DeepSeek-V3, E4M3", 5e-3, 1, false},
 };
 
 /// The text that import writes for the checkpoint, copied.
