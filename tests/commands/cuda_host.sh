@@ -34,3 +34,11 @@ grep -q 'SCALE = 2' "$folder/edited.cu"
 build/moecc run tests/end_to_end/olmoe-tiny.moe --layer 0 --weights $data --input $data/input.safetensors \
     --target cuda:sm_80,host --use-cuda "$folder/edited.cu" --reference "$folder/cpu.safetensors" >"$folder/out"
 grep -Eq 'relative L2 (1\.0|9\.9)' "$folder/out"
+# Rows in blocks of fewer bits: what the native kernels make of them.
+for target in cpu cuda:sm_80,host; do
+    build/moecc run examples/wire_formats.moe \
+        -D hidden=72 -D ffn=32 --tokens 9 --target $target --output "$folder/wire-$target.safetensors" -q
+done
+build/moecc run examples/wire_formats.moe \
+    -D hidden=72 -D ffn=32 --tokens 9 --target cuda:sm_80,host --reference "$folder/wire-cpu.safetensors" -q >"$folder/out"
+grep -Eq 'relative L2 (0\.00e\+00|[0-9.]+e-0[3-9])' "$folder/out"

@@ -169,6 +169,11 @@ static void fill_rows(struct row_data *d, int64_t width, uint32_t from, uint32_t
     d->sums = (struct moe_sums_head){.sums = d->table, .first = d->first, .parts = d->rows};
 }
 
+static uint8_t *block_copy(const void *from, int64_t bytes)
+{
+    return memcpy(block(bytes), from, (size_t)bytes);
+}
+
 static void free_rows(struct row_data *d)
 {
     free(d->a);
@@ -182,7 +187,7 @@ static void run_rows(struct row_data *d, uint32_t role, const int64_t *n, const 
     struct code code;
     code_init(&code);
     code.host = (struct host_options){.checked = true, .seed = 3, .most_blocks = 5};
-    code_add(&code, (enum kernel_role)role, n, 5, 1);
+    code_add(&code, (enum kernel_role)role, n, 9, 1);
     CU_ASSERT_FATAL(code_generate(&code, level));
     struct moe_kargs args = {.p = {d->a, d->vector, d->result}}; // shift
     if (role == kernel_role_copy_rows)
@@ -218,16 +223,76 @@ static void test_rows(void)
         for (int pair = 0; pair < 4; pair++) {
             int64_t width = widths[w];
             uint32_t from = types[pair / 2], to = types[pair % 2];
-            compare_rows(kernel_role_copy_rows, (int64_t[5]){width, from, to}, from, to);
-            compare_rows(kernel_role_merge, (int64_t[5]){width, from, to, 0}, from, to);
-            compare_rows(kernel_role_shift, (int64_t[5]){width, from, to}, from, to);
+            compare_rows(kernel_role_copy_rows, (int64_t[9]){width, from, to}, from, to);
+            compare_rows(kernel_role_merge, (int64_t[9]){width, from, to, 0}, from, to);
+            compare_rows(kernel_role_shift, (int64_t[9]){width, from, to}, from, to);
             if (from == dtype_f32)
-                compare_rows(kernel_role_merge, (int64_t[5]){width, from, to, 1}, from, to);
+                compare_rows(kernel_role_merge, (int64_t[9]){width, from, to, 1}, from, to);
             if (from != to)
                 continue;
-            compare_rows(kernel_role_sum_rows, (int64_t[5]){width, from}, from, to);
-            compare_rows(kernel_role_add, (int64_t[5]){width, from}, from, to);
+            compare_rows(kernel_role_sum_rows, (int64_t[9]){width, from}, from, to);
+            compare_rows(kernel_role_add, (int64_t[9]){width, from}, from, to);
         }
+}
+
+/// bf16: the same bits, but NaN is one number whatever its bits.
+static bool same_numbers(const void *a, const void *b, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double x = get_number(a, i, dtype_bf16), y = get_number(b, i, dtype_bf16);
+        if (!(isnan(x) && isnan(y)) && ((const uint16_t *)a)[i] != ((const uint16_t *)b)[i])
+            return false;
+    }
+    return true;
+}
+
+/// Packed by both, byte for byte; then unpacked by both; then merged with rows that stayed at home.
+static void compare_wire(int64_t width, int64_t block, uint32_t scale, uint32_t type)
+{
+    struct row_data native, emulated;
+    fill_rows(&native, width, type, dtype_bf16);
+    fill_rows(&emulated, width, type, dtype_bf16);
+    struct row_data *both[] = {&native, &emulated};
+    static const char *const levels[] = {"v3", chip};
+    for (int i = 0; i < 2; i++) {
+        put_number(both[i]->a, 3, type, NAN);
+        put_number(both[i]->a, width + 1, type, INFINITY);
+        put_number(both[i]->a, 2 * width, type, -1e-9f);
+        run_rows(both[i], kernel_role_copy_rows, (int64_t[9]){width, type, dtype_fp8_e4m3, block, scale}, levels[i]);
+    }
+    CU_ASSERT(!memcmp(native.result, emulated.result, (size_t)(TOKENS * width * 4)));
+    uint8_t *packed = block_copy(native.result, TOKENS * width * 4);
+    for (int i = 0; i < 2; i++) {
+        const void *rows[TOKENS];
+        for (int64_t t = 0; t < TOKENS; t++)
+            rows[t] = packed + t * width * 2;
+        both[i]->table.src = rows;
+        run_rows(both[i], kernel_role_copy_rows, (int64_t[9]){width, dtype_fp8_e4m3, dtype_bf16, block, scale, 0, dtype_bf16},
+                 levels[i]);
+    }
+    CU_ASSERT(same_numbers(native.result, emulated.result, TOKENS * width));
+    for (int i = 0; i < 2; i++) {
+        for (int64_t k = 0; k < native.first[TOKENS]; k++)
+            if (k % 3)
+                both[i]->rows[k] = packed + k % TOKENS * width * 2 + 1; // the first format
+        run_rows(both[i], kernel_role_merge,
+                 (int64_t[9]){width, type, dtype_bf16, 0, 1, moe_wire_code(dtype_fp8_e4m3, (uint32_t)block, scale)},
+                 levels[i]);
+    }
+    CU_ASSERT(same_numbers(native.result, emulated.result, TOKENS * width));
+    no_reports("wire formats");
+    free(packed);
+    free_rows(&native);
+    free_rows(&emulated);
+}
+
+static void test_wires(void)
+{
+    static const int64_t widths[] = {8, 72, 136, 600};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths && level_runs_here(chip); w++)
+        for (int form = 0; form < 4; form++)
+            compare_wire(widths[w], form % 2 ? 64 : 128, form / 2 ? scale_type_ue8m0 : scale_type_f32,
+                         w % 2 ? dtype_bf16 : dtype_f32);
 }
 
 // -------------------------------------------------------------------------------------------------- whole pipelines
@@ -362,6 +427,7 @@ void suite_cuda(void)
     CU_pSuite suite = CU_add_suite("cuda", NULL, NULL);
     CU_add_test(suite, "experts match the float64 reference", test_experts);
     CU_add_test(suite, "kernels of rows give the native ones' bytes", test_rows);
+    CU_add_test(suite, "rows in blocks: the native ones' bytes", test_wires);
     CU_add_test(suite, "models agree with their reference", test_models);
     CU_add_test(suite, "schedules change no byte", test_schedules_change_no_byte);
     CU_add_test(suite, "overflow rounds change no byte", test_overflow);

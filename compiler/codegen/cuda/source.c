@@ -1,6 +1,7 @@
 // From a plan's kernels to CUDA source: the table of templates, the constants each is given, the choice of tiles.
 #include "cuda.h"
 #include "compiler/base/diag.h"
+#include "runtime/plan/messages.h"
 
 #include <math.h>
 #include <string.h>
@@ -104,7 +105,9 @@ static const struct role roles[kernel_role_words_count] = {
                               0,
                               0},
     [kernel_role_merge] =
-        {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("REPLY", dtype), WORD_NAMED("RESULT", dtype), {"ADDS", FLAG, 0, 0}}, 0, 0, 0},
+        {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("REPLY", dtype), WORD_NAMED("RESULT", dtype), {"ADDS", FLAG, 0, 0},
+          {"FORMATS", COUNT_OF, 0, 0}, {"FORMAT_1", SIZE, 0, 0}, {"FORMAT_2", SIZE, 0, 0}, {"FORMAT_3", SIZE, 0, 0},
+          {"FORMAT_4", SIZE, 0, 0}}, 0, 0, 0},
     [kernel_role_add] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("DTYPE", dtype)}, 0, 0, 0},
     [kernel_role_sum_rows] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("DTYPE", dtype)}, 0, 0, 0},
     [kernel_role_gate] =
@@ -206,6 +209,8 @@ static int64_t row_bytes(const struct plan_kernel *kernel)
 {
     const int64_t *n = kernel->n;
     int64_t bytes = n[0] * dtype_bytes((uint32_t)n[1]);
+    if (kernel->role == kernel_role_copy_rows && n[1] == dtype_fp8_e4m3)
+        bytes = moe_wire_bytes((uint32_t)n[1], n[0], n[3], (uint32_t)n[4]);
     switch (kernel->role) {
     case kernel_role_add:
         return 2 * bytes;
@@ -271,13 +276,30 @@ static bool row_kernel(const int64_t *n, int types)
     return n[0] > 0 && n[0] % 8 == 0;
 }
 
-/// Every reply is of the own rows' type.
-static bool plain_replies(const int64_t *n)
+/// E4M3 in blocks along the row, or plain elements.
+static bool known_format(int64_t dtype, int64_t block, int64_t scale)
+{
+    if (dtype == dtype_fp8_e4m3)
+        return (block == 64 || block == 128) && (scale == scale_type_f32 || scale == scale_type_ue8m0);
+    return computes(dtype) && !block && scale == scale_type_none;
+}
+
+/// Plain to plain, or to or from blocks.
+static bool can_copy(const int64_t *n)
+{
+    bool packs = n[2] == dtype_fp8_e4m3, unpacks = n[1] == dtype_fp8_e4m3;
+    bool in_blocks = known_format(dtype_fp8_e4m3, n[3], n[4]), sizes = n[0] > 0 && n[0] % 8 == 0;
+    if (packs || unpacks)
+        return sizes && in_blocks && computes(packs ? n[1] : n[2]);
+    return row_kernel(n, 2) && !n[3];
+}
+
+static bool known_replies(const int64_t *n)
 {
     for (int64_t i = 0; i < n[4]; i++)
-        if (n[5 + i] != moe_wire_code((uint32_t)n[1], 0, 0))
+        if (!known_format(n[5 + i] & 0xff, n[5 + i] >> 16, n[5 + i] >> 8 & 0xff))
             return false;
-    return true;
+    return n[4] >= 0 && n[4] <= MOE_MAX_WIRES;
 }
 
 static bool can_route(const struct cuda_chip *chip, const int64_t *n)
@@ -289,10 +311,13 @@ static bool can_route(const struct cuda_chip *chip, const int64_t *n)
            route_tokens(chip, n) > 0;
 }
 
+/// Weights in bf16: quantised ones (n[8]) have no CUDA kernels yet.
 static bool can_multiply(const struct plan_kernel *kernel)
 {
     const int64_t *n = kernel->n;
     bool up = kernel->role == kernel_role_mlp_up, sizes = n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0;
+    if (n[8])
+        return false;
     if (!up)
         return sizes && n[2] == dtype_bf16 && computes(n[3]);
     return sizes && n[3] == dtype_bf16 && n[2] >= 0 && n[2] < activation_words_count &&
@@ -309,9 +334,9 @@ bool cuda_has_kernel(const struct cuda_chip *chip, const struct plan_kernel *ker
     case kernel_role_mlp_down:
         return can_multiply(kernel);
     case kernel_role_copy_rows:
-        return row_kernel(n, 2) && !n[3];
+        return can_copy(n);
     case kernel_role_merge:
-        return row_kernel(n, 2) && plain_replies(n);
+        return row_kernel(n, 2) && known_replies(n);
     case kernel_role_shift:
         return row_kernel(n, 2);
     case kernel_role_gate:

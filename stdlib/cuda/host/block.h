@@ -48,7 +48,7 @@ struct Cell {
     const void *written_at, *read_at;
 };
 
-/// Last accesses to global memory, by address in units of 2 bytes, for a whole launch. Epochs carry the block's number
+/// Last accesses to global memory, by address, for a whole launch. Epochs carry the block's number
 /// beside, as nothing in a launch orders its blocks.
 struct GlobalCells {
     struct Entry {

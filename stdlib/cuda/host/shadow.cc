@@ -1,5 +1,5 @@
-// Which accesses are ordered: vector clocks of threads and of the copies they start, and the last accesses to every two
-// bytes of memory. Two accesses to the same bytes, one of them a write, of which neither has seen the other, are a race,
+// Which accesses are ordered: vector clocks of threads and of the copies they start, and the last accesses to every byte
+// of global and every two bytes of shared memory. Two accesses to the same bytes, one of them a write, of which neither has seen the other, are a race,
 // whatever the order in which this run happened to make them.
 #include <algorithm>
 
@@ -143,7 +143,7 @@ void check_access(const char *at, int bytes, bool is_write, const void *place, u
         }
         return;
     }
-    for (uintptr_t key = (uintptr_t)at / 2; key <= ((uintptr_t)at + (uintptr_t)bytes - 1) / 2; key++)
+    for (uintptr_t key = (uintptr_t)at; key < (uintptr_t)at + (uintptr_t)bytes; key++)
         touch_global(key, is_write, place, agent, epoch, clock);
 }
 

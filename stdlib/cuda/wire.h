@@ -1,0 +1,110 @@
+// Rows in wire formats: E4M3 codes in blocks of 64 or 128 along the row, then a scale for each block, f32 or a power of two
+// (ue8m0). The arithmetic is the CPU backend's, so the bytes are too: maxima are taken of integers, the one division is IEEE's,
+// rounding is to nearest even, NaN is a code of its own and leaves its neighbours alone.
+#ifndef MOE_WIRE_H
+#define MOE_WIRE_H
+
+#include "rows.h"
+
+constexpr int PACKED = 16; // elements that a lane packs: 16 codes are stored at once
+
+/// The code of a scaled value: to nearest even, beyond 448 saturating.
+GPU_INLINE uint32_t e4m3_of(float value)
+{
+    const uint32_t bits = gpu::bits(value), sign = bits >> 24 & 0x80;
+    uint32_t magnitude = bits & 0x7fffffffu;
+    magnitude = magnitude > 0x43e00000u ? 0x43e00000u : magnitude; // 448
+    const uint32_t normal = (magnitude + (magnitude >> 20 & 1) + 0x7ffffu - 0x3c000000u) >> 20;
+    // below 2^-6 the addition of 2^14 rounds to multiples of 2^-9, the unit of subnormals
+    const uint32_t small = gpu::bits(gpu::number(magnitude) + 0x1p14f) - 0x46800000u;
+    const uint32_t code = (magnitude < 0x3c800000u ? small : normal) | sign;
+    return value != value ? 0x7fu : code;
+}
+
+GPU_INLINE float e4m3_value(uint32_t code)
+{
+    const uint32_t rest = code & 0x7f, sign = (code & 0x80) << 24;
+    const uint32_t value = gpu::bits(gpu::number(rest << 20) * 0x1p120f);
+    return gpu::number((rest == 0x7f ? 0x7fc00000u : value) | sign);
+}
+
+/// Eight elements of a row in any format, as f32. A code as moe_wire_code makes it.
+template <int64_t FORMAT, int64_t WIDTH_OF_ROW> GPU_INLINE void load_wire(float (&to)[VECTOR], const char *row, int64_t column)
+{
+    constexpr int dtype = (int)(FORMAT & 0xff), scale_type = (int)(FORMAT >> 8 & 0xff);
+    constexpr int64_t block = FORMAT >> 16;
+    if constexpr (dtype != dtype_fp8_e4m3) {
+        load_vector<dtype>(to, row + bytes_of(dtype, column));
+    } else {
+        const uint32_t *codes = (const uint32_t *)(row + column);
+        const char *scales = row + WIDTH_OF_ROW;
+        float scale;
+        if (scale_type == scale_type_f32)
+            scale = ((const float *)scales)[column / block];
+        else
+            scale = gpu::number((uint32_t)((const uint8_t *)scales)[column / block] << 23);
+        const uint32_t words[2] = {codes[0], codes[1]};
+        GPU_UNROLL for (int i = 0; i < VECTOR; i++) to[i] = e4m3_value(words[i / 4] >> i % 4 * 8 & 0xff) * scale;
+    }
+}
+
+/// The factor that brings a block into E4M3's range, from its largest magnitude; `scale`: what undoes it, as stored.
+template <int SCALE_TYPE> GPU_INLINE float block_factor(uint32_t largest, uint32_t &scale)
+{
+    const uint32_t least = gpu::bits(1e-4f);
+    const float most = gpu::number(largest > least ? largest : least), exact = most * (1 / 448.0f);
+    if (SCALE_TYPE == scale_type_f32) {
+        scale = gpu::bits(exact);
+        return 448.0f / most;
+    }
+    const uint32_t bits = gpu::bits(exact), exponent = (bits >> 23) + ((bits & 0x7fffff) != 0 ? 1 : 0);
+    scale = exponent;
+    return gpu::number((254 - exponent) << 23);
+}
+
+GPU_INLINE uint32_t four_codes(const float *values, float factor)
+{
+    return e4m3_of(values[0] * factor) | e4m3_of(values[1] * factor) << 8 | e4m3_of(values[2] * factor) << 16 |
+           e4m3_of(values[3] * factor) << 24;
+}
+
+/// Packs a row, in one warp: BLOCK / 16 lanes share a block, whose maximum they find by exchanges.
+template <int DTYPE, int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW> GPU_INLINE void pack_row(char *to, const char *from)
+{
+    char *scales = to + WIDTH_OF_ROW;
+    for (int64_t first = 0; first < WIDTH_OF_ROW; first += gpu::WARP * PACKED) {
+        const int64_t column = first + gpu::lane() * PACKED, left = WIDTH_OF_ROW - column;
+        float values[PACKED] = {};
+        GPU_UNROLL for (int half = 0; half < 2; half++)
+            if (left > half * VECTOR)
+                load_vector<DTYPE>(*(float(*)[VECTOR])(values + half * VECTOR), from + bytes_of(DTYPE, column + half * VECTOR));
+        uint32_t largest = 0, scale;
+        GPU_UNROLL for (int i = 0; i < PACKED; i++)
+        {
+            const uint32_t magnitude = gpu::bits(values[i]) & 0x7fffffffu;
+            largest = magnitude < 0x7f800000u && magnitude > largest ? magnitude : largest;
+        }
+        GPU_UNROLL for (int mask = BLOCK / PACKED / 2; mask > 0; mask /= 2)
+        {
+            const uint32_t other = gpu::shuffle_xor(largest, mask);
+            largest = other > largest ? other : largest;
+        }
+        const float factor = block_factor<SCALE_TYPE>(largest, scale);
+        if (left <= 0)
+            continue;
+        const gpu::Words codes = {four_codes(values, factor), four_codes(values + 4, factor), four_codes(values + 8, factor),
+                                  four_codes(values + 12, factor)};
+        if (left >= PACKED) {
+            *(gpu::Words *)(to + column) = codes;
+        } else {
+            ((uint32_t *)(to + column))[0] = codes.x;
+            ((uint32_t *)(to + column))[1] = codes.y;
+        }
+        if (column % BLOCK == 0 && SCALE_TYPE == scale_type_f32)
+            ((uint32_t *)scales)[column / BLOCK] = scale;
+        else if (column % BLOCK == 0)
+            ((uint8_t *)scales)[column / BLOCK] = (uint8_t)scale;
+    }
+}
+
+#endif
