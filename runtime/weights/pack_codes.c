@@ -25,15 +25,13 @@ static float random_unit(const struct plan_param *param, float scale)
     return ldexpf(1.0f, exponent - 1);
 }
 
-/// The nearest E2M1, ties to even: code c, the c-th magnitude, begins where the bounds say.
+/// The nearest E2M1, ties to even: as many magnitudes lie below it as borders between them do.
 static uint8_t e2m1_from_f32(float value)
 {
-    static const float bounds[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
-    float magnitude = fabsf(value);
-    uint8_t code = 0;
-    while (code < 7 && (code % 2 ? magnitude >= bounds[code] : magnitude > bounds[code]))
-        code++;
-    return signbit(value) ? code | 8 : code;
+    float size = fabsf(value);
+    int code = (size > 0.25f) + (size >= 0.75f) + (size > 1.25f) + (size >= 1.75f) + (size > 2.5f) + (size >= 3.5f) +
+               (size > 5.0f);
+    return (uint8_t)(code | (signbit(value) ? 8 : 0));
 }
 
 static void random_codes(const struct plan_param *param, const struct pack_source *source, int64_t position,
