@@ -229,7 +229,7 @@ static void check_second_choices(const struct outcome *o, const float *x, int pl
                 scores[e] = (double)x[(row + t) * E + e];
             best_of(scores, K, ids[t]);
         }
-        int limit = (int)ceil((double)places * 0.01 * n * K / E - 1e-9);
+        int limit = (int)ceil((double)places * 0.01 * (double)(n * K) / (double)E - 1e-9);
         int firsts[E] = {0};
         for (int t = 0; t < n; t++)
             firsts[ids[t][0]]++;
