@@ -57,6 +57,8 @@ moe_wire_loss loss_of(const struct loss_sums *sums)
     if (sums->before > 0)
         loss.relative_l2 = sqrt(sums->difference / sums->before);
     if (sums->before > 0 && sums->after > 0)
-        loss.cosine = fmax(0, 1 - sums->product / sqrt(sums->before * sums->after));
+        loss.cosine = 1 - sums->product / sqrt(sums->before * sums->after);
+    if (loss.cosine < 0) // by rounding
+        loss.cosine = 0;
     return loss;
 }
