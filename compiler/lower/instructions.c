@@ -382,7 +382,9 @@ static void draft_mlp(struct writer *w, bool pool)
     double flops = pairs * (double)p->width * (double)p->ffn, size = (double)dtype_bytes(p->a_dtype);
     double owned = (double)p->experts / (p->dense ? 1 : w->l->ranks * waves_of(w));
     const struct plan_param *up = ROW(w->l->plan, plan_param, p->w_up);
-    double stored = (double)dtype_bits(up->dtype) / 8 + (up->scales ? (double)plan_scale_bytes(up) / (double)(up->block_rows * up->block_cols) : 0);
+    double stored = (double)dtype_bits(up->dtype) / 8; // bytes of a weight, and of its share of a scale
+    if (up->scales)
+        stored += (double)plan_scale_bytes(up) / (double)(up->block_rows * up->block_cols);
     double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * stored;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
                      hidden = pool ? F_POOL_HIDDEN : F_HIDDEN, acc = pool ? F_POOL_ACC : F_ACC;

@@ -175,7 +175,9 @@ static bool validate_param(const struct check *c, uint32_t number)
         if (!in_range(more, 0, MOE_MAX_WIDTH) || (rows += more) > p->rows)
             return check_fail(c, "plan_param %u: its sources have more rows than it", number);
     }
-    int64_t packed = p->layout == layout_panels ? plan_panels(p) * plan_panel_bytes(p) : p->rows * p->cols * dtype_bytes(p->dtype);
+    int64_t packed = p->rows * p->cols * dtype_bytes(p->dtype);
+    if (p->layout == layout_panels)
+        packed = plan_panels(p) * plan_panel_bytes(p);
     if (p->shared > MOE_MAX_EXPERTS || (p->shared && (p->per_expert || p->vector)))
         return check_fail(c, "plan_param %u: %u shared experts", number, p->shared);
     if (p->vector && (p->per_expert || p->rows != 1 || p->dtype != dtype_f32 || p->layout != layout_rows))

@@ -93,7 +93,8 @@ static void convert(const struct plan_param *param, const struct pack_source *so
     size_t position = (size_t)(row * param->cols + k);
     if (source->data && source->col_step && count > TILE_MOST) {
         convert(param, source, row, k, TILE_MOST, floats, to);
-        convert(param, source, row, k + TILE_MOST, count - TILE_MOST, floats, (uint8_t *)to + TILE_MOST * element_bytes(packed));
+        convert(param, source, row, k + TILE_MOST, count - TILE_MOST, floats,
+                (uint8_t *)to + TILE_MOST * element_bytes(packed));
         return;
     }
     if (source->data) {

@@ -81,6 +81,7 @@ struct reading {
     const char *type, *format, *gate_up, *down;
     bool biased;
     uint32_t ranks;
+    const char *down_format; // NULL: as the others
 };
 
 static moe_plan *compile_reading(const struct reading *r)
@@ -101,7 +102,7 @@ static moe_plan *compile_reading(const struct reading *r)
              "placement p on laptop { place experts over rank { balance: even }; }\n"
              "pipeline main { layer = moe; cluster = laptop; placement = p; target = cpu; "
              "weights = map(safetensors(\"none\")); use serial; }\n",
-             H, F, E, r->type, r->type, r->format, r->format,
+             H, F, E, r->type, r->type, r->format, r->down_format ? r->down_format : r->format,
              r->biased ? "    param b_up: bf16[experts, 2 * ffn];\n    param b_down: bf16[experts, hidden];\n" : "",
              r->biased ? ", b_gate_up: b_up, b_down: b_down" : "", r->gate_up, r->down,
              r->biased ? "    b_up = interleaved(\"b_up\");\n    b_down = \"b_down\";\n" : "");
@@ -227,11 +228,12 @@ static void test_same_experts(void)
     draw();
     for (int t = 0; t < 2; t++) {
         store(types[t][1], SEPARATE, false);
-        struct outcome first = run_fine(&(struct reading){types[t][0], types[t][0], SEPARATE_UP, SEPARATE_DOWN, false, 1});
+        struct outcome first =
+            run_fine(&(struct reading){types[t][0], types[t][0], SEPARATE_UP, SEPARATE_DOWN, false, 1, NULL});
         for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
             store(types[t][1], layouts[i].order, layouts[i].transposed);
             struct outcome o =
-                run_fine(&(struct reading){types[t][0], types[t][0], layouts[i].gate_up, layouts[i].down, false, 1});
+                run_fine(&(struct reading){types[t][0], types[t][0], layouts[i].gate_up, layouts[i].down, false, 1, NULL});
             if (memcmp(o.out, first.out, sizeof x) != 0)
                 fprintf(stderr, "%s: %s, %s differ\n", types[t][0], layouts[i].gate_up, layouts[i].down);
             CU_ASSERT(!memcmp(o.out, first.out, sizeof x));
@@ -246,14 +248,14 @@ static void b31_wrong_readings(void)
 {
     draw();
     store("F32", INTERLEAVED, false);
-    struct outcome right = run_fine(&(struct reading){"f32", "f32", "interleaved(\"up\")", "\"down\"", false, 1});
+    struct outcome right = run_fine(&(struct reading){"f32", "f32", "interleaved(\"up\")", "\"down\"", false, 1, NULL});
     static const char *const wrong[] = {"\"up\"", "swapped(\"up\")", "swapped(interleaved(\"up\"))"};
     for (int i = 0; i < 3; i++) {
-        struct outcome o = run_fine(&(struct reading){"f32", "f32", wrong[i], "\"down\"", false, 1});
+        struct outcome o = run_fine(&(struct reading){"f32", "f32", wrong[i], "\"down\"", false, 1, NULL});
         CU_ASSERT(relative_l2(o.out, right.out, TOKENS * H) > 0.2);
         outcome_free(&o);
     }
-    struct outcome o = run_reading(&(struct reading){"f32", "f32", "transpose(\"up\")", "\"down\"", false, 1});
+    struct outcome o = run_reading(&(struct reading){"f32", "f32", "transpose(\"up\")", "\"down\"", false, 1, NULL});
     CU_ASSERT_EQUAL(o.status, MOE_BAD_WEIGHTS);
     CU_ASSERT_PTR_NOT_NULL(strstr(o.error, "tensor `up` is [3, 192, 160], parameter `w_gate_up` needs [3, 160, 192]"));
     CU_ASSERT_PTR_NOT_NULL(strstr(o.error, "without `transpose`"));
@@ -330,12 +332,12 @@ static void store_e4m3(enum order order, bool transposed, const char *scale_dtyp
 static void compare_with_numbers(const char *format, const char *gate_up_map, const char *down_map, bool biased,
                                  void (*store_numbers)(void))
 {
-    struct reading codes = {"f32", format, gate_up_map, down_map, biased, 1}, narrow = codes, spread = codes;
+    struct reading codes = {"f32", format, gate_up_map, down_map, biased, 1, NULL}, narrow = codes, spread = codes;
     narrow.type = "bf16";
     spread.ranks = 4;
     struct outcome o = run_fine(&codes), low = run_fine(&narrow), four = run_fine(&spread);
     store_numbers();
-    struct outcome want = run_fine(&(struct reading){"f32", "f32", SEPARATE_UP, SEPARATE_DOWN, biased, 1});
+    struct outcome want = run_fine(&(struct reading){"f32", "f32", SEPARATE_UP, SEPARATE_DOWN, biased, 1, NULL});
     double error = relative_l2(o.out, want.out, TOKENS * H);
     if (!(error <= 1e-6))
         fprintf(stderr, "%s %s: %g\n", format, gate_up_map, error);
@@ -375,10 +377,37 @@ static void test_e4m3(void)
     }
     draw();
     store_e4m3(FUSED, false, "U8", true);
-    struct outcome o = run_reading(&(struct reading){"f32", "e4m3", cases[0].gate_up, cases[0].down, false, 1});
+    struct outcome o = run_reading(&(struct reading){"f32", "e4m3", cases[0].gate_up, cases[0].down, false, 1, NULL});
     CU_ASSERT_EQUAL(o.status, MOE_BAD_WEIGHTS);
     CU_ASSERT_PTR_NOT_NULL(strstr(o.error, "tensor `up_s` is U8, the scales of parameter `w_gate_up` are declared f32"));
     outcome_free(&o);
+}
+
+// B32: the router in f32, one matrix of the experts in codes, the other in bf16: each tensor's type is its own.
+static void b32_types_by_tensor(void)
+{
+    static float scales[E * 4];
+    struct checkpoint c = {.count = 0};
+    draw();
+    for (int i = 0; i < E * H * F; i++)
+        (&down[0][0][0])[i] = rintf((&down[0][0][0])[i] * 64) / 64;
+    uint8_t *codes = add(&c, "up", "F8_E4M3", 3, (int64_t[]){E, 2 * F, H});
+    for (int64_t e = 0; e < E; e++)
+        quantise(&gate_up[e][0][0], 2 * F, H, false, codes + e * 2 * F * H, scales + e * 4);
+    add_scales(&c, "up_s", "F32", (int64_t[]){E, 2, 2}, scales);
+    add_floats(&c, "down", "BF16", 3, (int64_t[]){E, H, F}, &down[0][0][0]);
+    store_and_free(&c);
+    struct reading mixed = {"bf16", "e4m3", "scaled(\"up\", suffix: \"_s\")", "\"down\"", false, 1, "bf16"}, wrong = mixed;
+    struct outcome o = run_fine(&mixed);
+    wrong.down_format = "f16"; // as many bytes, other numbers
+    wrong.type = "f16";
+    struct outcome refused = run_reading(&wrong);
+    CU_ASSERT_EQUAL(refused.status, MOE_BAD_WEIGHTS);
+    CU_ASSERT_PTR_NOT_NULL(strstr(refused.error, "tensor `down` is BF16, parameter `w_down` is declared f16"));
+    store_plain();
+    struct outcome want = run_fine(&(struct reading){"f32", "f32", SEPARATE_UP, SEPARATE_DOWN, false, 1, NULL});
+    CU_ASSERT(relative_l2(o.out, want.out, TOKENS * H) <= 6e-3);
+    outcome_free(&o), outcome_free(&refused), outcome_free(&want);
 }
 
 static void add_biases(struct checkpoint *c)
@@ -456,5 +485,6 @@ void suite_layouts(void)
     CU_add_test(suite, "the same experts, however they lie", test_same_experts);
     CU_add_test(suite, "B31 the map alone says how", b31_wrong_readings);
     CU_add_test(suite, "E4M3 with scales, B17 and B23", test_e4m3);
+    CU_add_test(suite, "B32 codes beside numbers", b32_types_by_tensor);
     CU_add_test(suite, "MXFP4 with biases, as gpt-oss", test_mxfp4);
 }

@@ -222,13 +222,14 @@ static bool can_copy(const int64_t *n)
 /// How weights are stored: as their rows are, or as codes with scales.
 static bool can_expand(const int64_t *stored)
 {
-    return !stored[0] || (stored[0] > 0 && dtype_quantised((uint32_t)stored[0]) && stored[1] > 0 && stored[1] % 8 == 0 &&
-                          stored[2] > 0);
+    bool codes = stored[0] > 0 && dtype_quantised((uint32_t)stored[0]);
+    return !stored[0] || (codes && stored[1] > 0 && stored[1] % 8 == 0 && stored[2] > 0);
 }
 
 static bool can_up(const int64_t *n)
 {
-    return can_expand(n + 8) && n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 && n[2] < activation_words_count && computes(n[3]) &&
+    return can_expand(n + 8) && n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 &&
+           n[2] < activation_words_count && computes(n[3]) &&
            !((n[7] & MLP_PLAIN) && n[2] == activation_clamped_silu);
 }
 
