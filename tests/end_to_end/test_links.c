@@ -39,7 +39,7 @@ static void test_bytes(void)
     static const struct {
         const char *schedule, *options;
     } cases[] = {{"serial", ""},          {"ladder(n: 3)", ""},          {"waves(g: 2)", ""},
-                 {"ladder(n: 2)", ", via: node"}, {"ladder(n: 2)", ", capacity: 0.2x"}, {"serial", ", capacity: 0.2x"}};
+                 {"ladder(n: 2)", ", via: node"}, {"waves(g: 2)", ", via: node"}, {"ladder(n: 2)", ", capacity: 0.2x"}, {"serial", ", capacity: 0.2x"}};
     const int64_t tokens[MOST_RANKS] = {70, 0, BOUND, 9}, sum = 70 + BOUND + 9;
     size_t count = (size_t)sum * HIDDEN;
     float *in = malloc(count * sizeof *in);
