@@ -399,10 +399,10 @@ bool evaluate_among(struct context *context, const struct program_text *program,
 }
 
 bool evaluate_integer(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
-                      const struct name_value *names, uint32_t name_count, int64_t *value)
+                      const struct name_value *names, uint32_t name_count, const char *what, int64_t *value)
 {
     struct constant result;
-    bool fine = evaluate_among(context, program, file, expression, names, name_count, CONSTANT_INTEGER, "this", &result);
+    bool fine = evaluate_among(context, program, file, expression, names, name_count, CONSTANT_INTEGER, what, &result);
     if (fine)
         *value = result.integer;
     return fine;

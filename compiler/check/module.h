@@ -40,8 +40,9 @@ struct name_value {
     str_id name;                // of the context
     int64_t value;
 };
+/// `what`: the attribute, for messages; NULL: just a place where an integer stands.
 bool evaluate_integer(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
-                      const struct name_value *names, uint32_t name_count, int64_t *value);
+                      const struct name_value *names, uint32_t name_count, const char *what, int64_t *value);
 /// The same for a condition.
 bool evaluate_condition(struct context *context, const struct program_text *program, uint32_t file, node_id expression,
                         const struct name_value *names, uint32_t name_count, bool *value);

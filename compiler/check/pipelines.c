@@ -48,6 +48,15 @@ static bool read_target(struct checker *checker, node_id value, struct mod_pipel
     if (!value)
         return true; // the CPU
     node_id callee = node_of(checker, value)->kind == NODE_CALL ? node_of(checker, value)->slot[0] : value;
+    if (!strcmp(source_text(checker, place_of(checker, callee)), "gpu")) {
+        struct diag *diag =
+            diag_error(checker->context, E0208, place_of(checker, callee), "`target` cannot be `gpu`");
+        diag_label(checker->context, diag, "which one?");
+        diag_note(checker->context, diag, "`--target cuda:sm_80,host` runs a GPU's kernels on the CPU");
+        diag_help(checker->context, diag, "name the architecture");
+        diag_fix(checker->context, diag, place_of(checker, callee), "cuda(sm_90a)");
+        return false;
+    }
     int target = choose(checker, "target", callee, target_words, target_words_count);
     if (target < 0)
         return false;

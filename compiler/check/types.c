@@ -137,15 +137,16 @@ static bool unify_dim(struct application *call, node_id expression, const struct
     return bind_variable(call, form.variable, dim, source);
 }
 
-/// Adds "h = hidden comes from `xd`" for the variables of one expression.
-static const char *origins(struct application *call, node_id expression, const char *text)
+/// Adds "h = hidden comes from `xd`" for the variables of one expression that do not come from the argument `own`.
+static const char *origins(struct application *call, node_id expression, const char *own, const char *text)
 {
     struct checker *checker = call->layer->checker;
     const struct ast_node *node = node_of(checker, expression);
     if (node->kind == NODE_BINARY)
-        return origins(call, node->slot[1], origins(call, node->slot[0], text));
+        return origins(call, node->slot[1], own, origins(call, node->slot[0], own, text));
     struct variable *known = node->kind == NODE_NAME ? find_variable(call, node->text) : NULL;
-    if (!known || strstr(text, context_printf(checker->context, " %s = ", name_text(checker, node->text))))
+    if (!known || !strcmp(known->source, own) ||
+        strstr(text, context_printf(checker->context, " %s = ", name_text(checker, node->text))))
         return text;
     return context_printf(checker->context, "%s%c %s = %s%s from `%s`", text, *text ? ',' : ';',
                           name_text(checker, node->text), known->dim.text, *text ? "" : " comes", known->source);
@@ -178,9 +179,9 @@ static void suggest_swap(struct checker *checker, struct diag *diag, const struc
                                  dims_text(checker, expected, tensor->dim_count)));
 }
 
-/// `declared`: the op's PARAM, or its PARAM_DECL's name for an option.
+/// `declared`: the op's PARAM, or its PARAM_DECL's name for an option. `one_expert`: all that is missing is the leading 1.
 static void report_shape(struct application *call, node_id type, const struct tensor *tensor, node_id expression,
-                         node_id declared, const bool *wrong)
+                         node_id declared, const bool *wrong, bool one_expert)
 {
     struct checker *checker = call->layer->checker;
     struct context *context = checker->context;
@@ -190,7 +191,7 @@ static void report_shape(struct application *call, node_id type, const struct te
     uint32_t count = 0;
     EACH_NODE(&checker->program->ast, id, node_of(checker, type)->slot[1]) {
         if (count < tensor->dim_count && wrong[count])
-            sources = origins(call, id, sources);
+            sources = origins(call, id, name, sources);
         if (count < MAX_DIMS)
             expected[count++] = (struct dim){.text = substitute(call, id)};
     }
@@ -204,6 +205,14 @@ static void report_shape(struct application *call, node_id type, const struct te
                  sources);
     if (count == tensor->dim_count)
         suggest_swap(checker, diag, tensor, expected, wrong);
+    if (one_expert) {
+        expected[0].text = "1";
+        const char *format = source_text(checker, tensor->declared), *bracket = strchr(format, '[');
+        diag_help(context, diag, "one expert for all tokens is `%s`", dims_text(checker, expected, count));
+        fix_in_column(checker, diag, tensor->declared,
+                      context_printf(context, "%.*s%s", bracket ? (int)(bracket - format) : 0, format,
+                                     dims_text(checker, expected, count)));
+    }
 }
 
 /// Experts of routes and routed rows are the op's size `e`, so that weights for another number of experts are found.
@@ -228,28 +237,71 @@ static bool unify_experts(struct application *call, const struct tensor *tensor,
     return false;
 }
 
+/// Gives the sizes of a type, from the one numbered `from` on, their values; `wrong`: which do not fit.
+static bool unify_dims(struct application *call, node_id type, uint32_t from, const struct dim *dims, const char *source,
+                       bool *wrong)
+{
+    const struct checker *checker = call->layer->checker;
+    uint32_t number = 0;
+    bool fine = true;
+    EACH_NODE(&checker->program->ast, id, node_of(checker, type)->slot[1]) {
+        if (number >= from) {
+            wrong[number - from] = !unify_dim(call, id, &dims[number - from], source);
+            fine = fine && !wrong[number - from];
+        }
+        number++;
+    }
+    return fine;
+}
+
+/// Where exchanging two sizes makes them fit, these two are what is wrong: the first of them may have named a size of the
+/// operator (`e`) that the second one has. The variables are left as of the exchanged sizes.
+static bool fits_swapped(struct application *call, node_id type, const struct tensor *tensor, const char *source,
+                         bool *wrong)
+{
+    uint32_t before = call->variable_count;
+    for (uint32_t i = 0; i < tensor->dim_count; i++) {
+        for (uint32_t j = i + 1; j < tensor->dim_count; j++) {
+            struct tensor swapped = *tensor;
+            swapped.dims[i] = tensor->dims[j];
+            swapped.dims[j] = tensor->dims[i];
+            if (unify_dims(call, type, 0, swapped.dims, source, wrong)) {
+                wrong[i] = wrong[j] = true;
+                return true;
+            }
+            call->variable_count = before;
+        }
+    }
+    return false;
+}
+
 bool unify_tensor(struct application *call, node_id type, const struct tensor *tensor, node_id expression,
                   node_id declared)
 {
-    const struct checker *checker = call->layer->checker;
+    struct checker *checker = call->layer->checker;
     bool wrong[MAX_DIMS] = {0}, fine = unify_experts(call, tensor, expression);
-    uint32_t count = 0;
+    const char *source = source_text(checker, place_of(checker, expression));
+    uint32_t count = 0, before = call->variable_count;
+    node_id leading = node_of(checker, type)->slot[1];
     if (!fine)
         return false;
-    EACH_NODE(&checker->program->ast, id, node_of(checker, type)->slot[1])
+    EACH_NODE(&checker->program->ast, id, leading)
         count++;
     if (count != tensor->dim_count) {
-        report_shape(call, type, tensor, expression, declared, wrong);
+        bool unbound = leading && node_of(checker, leading)->kind == NODE_NAME &&
+                       !find_variable(call, node_of(checker, leading)->text);
+        bool one = count == 3 && tensor->dim_count == 2 && unbound && tensor->is_declared &&
+                   unify_dims(call, type, 1, tensor->dims, source, wrong);
+        memset(wrong, 0, sizeof wrong);
+        report_shape(call, type, tensor, expression, declared, wrong, one);
         return false;
     }
-    count = 0;
-    EACH_NODE(&checker->program->ast, id, node_of(checker, type)->slot[1]) {
-        wrong[count] = !unify_dim(call, id, &tensor->dims[count], source_text(checker, place_of(checker, expression)));
-        fine = fine && !wrong[count++];
-    }
-    if (fine)
+    if (unify_dims(call, type, 0, tensor->dims, source, wrong))
         return true;
-    report_shape(call, type, tensor, expression, declared, wrong);
+    call->variable_count = before;
+    if (!fits_swapped(call, type, tensor, source, wrong))
+        unify_dims(call, type, 0, tensor->dims, source, wrong);
+    report_shape(call, type, tensor, expression, declared, wrong, false);
     return false;
 }
 

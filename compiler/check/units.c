@@ -102,8 +102,10 @@ bool expect_kind(struct checker *checker, const char *name, node_id expression, 
     if (units && !has_unit(value->kind))
         found = "a plain number";
     const char *wanted = kinds[kind].phrase;
-    struct diag *diag = diag_error(checker->context, units ? E0207 : E0201, span, "`%s` is %s, but `%s` is %s", name,
-                                   wanted, source_text(checker, span), found);
+    const char *fact = name ? context_printf(checker->context, "`%s` is %s", name, wanted)
+                            : context_printf(checker->context, "%s is expected here", wanted);
+    struct diag *diag = diag_error(checker->context, units ? E0207 : E0201, span, "%s, but `%s` is %s", fact,
+                                   source_text(checker, span), found);
     if (units)
         diag_label(checker->context, diag, "%s, expected %s", kinds[value->kind].unit, kinds[kind].unit);
     else

@@ -256,9 +256,10 @@ static bool check_placeholders(struct checker *checker, const struct mod_layer *
             continue;
         struct diag *diag =
             diag_error(checker->context, E0601, place_of(checker, node_of(checker, attribute)->slot[0]),
-                       "`{expert}` in a name for `%s`, which all experts share", ir_text(checker->module, row->name));
+                       "`{expert}` in a name for `%s`, of which a layer has one", ir_text(checker->module, row->name));
         diag_label(checker->context, diag, "one tensor in each layer");
-        diag_label_at(checker->context, diag, name_place(checker, row->node), "declared without a size for experts");
+        diag_label_at(checker->context, diag, name_place(checker, row->node), "%s, not one for each expert",
+                      row->ndims == 1 ? "one vector" : "one matrix");
         return false;
     }
     return true;

@@ -224,7 +224,7 @@ static const char *cluster_axes(const struct writer *w, int64_t *ranks)
         int64_t size = 1;
         if (node(w, id)->kind != NODE_AXIS)
             continue;
-        evaluate_integer(w->context, &w->library.program, node(w, id)->span.file, node(w, id)->slot[0], NULL, 0, &size);
+        evaluate_integer(w->context, &w->library.program, node(w, id)->span.file, node(w, id)->slot[0], NULL, 0, NULL, &size);
         axes = context_printf(w->context, "%s%s%s", axes, *axes ? ", " : "", name_of(w, id));
         *ranks *= size;
     }

@@ -81,15 +81,15 @@ void note_chain(const struct proof *proof, struct diag *diag, const struct chain
 
 struct finder {
     const struct proof *proof;
-    struct arcs arcs; // without stream order
+    struct arcs arcs;
     struct hop *by;   // by instance: how it was reached, in turn `turn[instance]`
     uint32_t *turn, *queue, turns;
 };
 
-struct finder *finder_make(const struct proof *proof)
+struct finder *finder_make(const struct proof *proof, bool streams)
 {
     struct finder *finder = context_alloc(proof->context, sizeof *finder);
-    *finder = (struct finder){.proof = proof, .arcs = arcs_make(proof->context, proof->schedule, false)};
+    *finder = (struct finder){.proof = proof, .arcs = arcs_make(proof->context, proof->schedule, streams)};
     finder->by = context_alloc(proof->context, (finder->arcs.count + 1) * sizeof *finder->by);
     finder->turn = context_alloc(proof->context, (finder->arcs.count + 1) * sizeof *finder->turn);
     finder->queue = context_alloc(proof->context, (finder->arcs.count + 1) * sizeof *finder->queue);
@@ -98,6 +98,8 @@ struct finder *finder_make(const struct proof *proof)
 
 static bool is_order_statement(const struct proof *proof, uint32_t edge)
 {
+    if (edge == NONE)
+        return false; // the order of a stream
     const struct sched_edge *row = ROW(proof->schedule, sched_edge, edge);
     return row->why == edge_order && row->node && node_at(&proof->program->ast, row->node)->kind == NODE_ORDER;
 }

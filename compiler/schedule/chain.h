@@ -28,7 +28,8 @@ const struct mod_stage *stage_of(const struct proof *proof, uint32_t instance);
 /// One note per hop, from the last to the first.
 void note_chain(const struct proof *proof, struct diag *diag, const struct chain *chain);
 struct finder;
-struct finder *finder_make(const struct proof *proof);
+/// `streams`: with the order of each stream, else only what data, messages and statements order.
+struct finder *finder_make(const struct proof *proof, bool streams);
 /// The shortest chain from one instance to another along edges alone, inside their group of layers. count 0: none.
 /// `orders`: also through `order` statements.
 struct chain find_chain(struct finder *finder, uint32_t from, uint32_t to, bool orders);

@@ -91,7 +91,7 @@ static void bind_options(struct elaboration *e, node_id record, struct binding *
         const struct ast_node *field = ast_node_of(e, id), *value = ast_node_of(e, field->slot[0]);
         if (strcmp(text_of(e->context, field->text), "priority") == 0)
             binding->priority = priority_of(e, value);
-        else if (evaluate_here(e, field->slot[0], &binding->sms) && (binding->sms < 0 || binding->sms > SM_MAX))
+        else if (evaluate_named(e, "sm", field->slot[0], &binding->sms) && (binding->sms < 0 || binding->sms > SM_MAX))
             elaboration_error(e, E0206, value->span, "`sm` is a number of SMs, from 0 to %d", SM_MAX);
     }
 }

@@ -209,6 +209,8 @@ const char *instance_label(const struct elaboration *e, uint32_t stage, uint32_t
 bool push_name(struct elaboration *e, str_id name, int64_t value, struct span span);
 bool find_stage(struct elaboration *e, node_id path, uint32_t *stage, uint32_t *task);
 bool evaluate_here(struct elaboration *e, node_id expression, int64_t *value);
+/// The same of an attribute, for messages.
+bool evaluate_named(struct elaboration *e, const char *what, node_id expression, int64_t *value);
 /// The same with one more name.
 bool evaluate_with(struct elaboration *e, str_id name, int64_t value, node_id expression, int64_t *result);
 /// The stream of that name (and index, for an array); NONE with an error.

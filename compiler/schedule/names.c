@@ -17,11 +17,16 @@ bool push_name(struct elaboration *e, str_id name, int64_t value, struct span sp
     return true;
 }
 
-bool evaluate_here(struct elaboration *e, node_id expression, int64_t *value)
+bool evaluate_named(struct elaboration *e, const char *what, node_id expression, int64_t *value)
 {
-    bool good = evaluate_integer(e->context, e->program, e->file, expression, e->names, e->name_count, value);
+    bool good = evaluate_integer(e->context, e->program, e->file, expression, e->names, e->name_count, what, value);
     e->failed = e->failed || !good;
     return good;
+}
+
+bool evaluate_here(struct elaboration *e, node_id expression, int64_t *value)
+{
+    return evaluate_named(e, NULL, expression, value);
 }
 
 bool evaluate_with(struct elaboration *e, str_id name, int64_t value, node_id expression, int64_t *result)

@@ -158,8 +158,37 @@ static bool prove_sides(const struct proof *proof, struct finder *finder, bool d
 
 static bool prove_overlaps(const struct proof *proof)
 {
-    struct finder *finder = finder_make(proof);
+    struct finder *finder = finder_make(proof, false);
     return prove_sides(proof, finder, true) || prove_sides(proof, finder, false);
+}
+
+/// Sides that nothing makes dependent, but whose streams' orders let them never run at the same time: legal and in vain.
+static void warn_serial_sides(const struct proof *proof)
+{
+    struct finder *finder = finder_make(proof, true);
+    for (uint32_t i = 0; i < COUNT(proof->schedule, sched_overlap); i++) {
+        const struct sched_overlap *overlap = ROW(proof->schedule, sched_overlap, i);
+        if (overlap->left == overlap->right || same_exchange(proof, overlap->left, overlap->right))
+            continue;
+        node_id block = node_at(&proof->program->ast, ROW(proof->schedule, sched_info, 0)->node)->slot[2];
+        if (within_pipelined(proof, block, node_span(proof, overlap->left_node)))
+            continue; // its text is about many turns, and some of them may well be ordered
+        struct chain chain = find_chain(finder, overlap->left, overlap->right, true);
+        bool right_waits = chain.count != 0;
+        if (!right_waits)
+            chain = find_chain(finder, overlap->right, overlap->left, true);
+        if (!chain.count)
+            continue;
+        node_id waiting = right_waits ? overlap->right_node : overlap->left_node;
+        node_id ahead = right_waits ? overlap->left_node : overlap->right_node;
+        struct diag *diag = diag_warning(proof->context, E0301, node_span(proof, waiting),
+                                         "`%s` and `%s` will not overlap: their streams run one after the other",
+                                         source_text(proof, overlap->left_node), source_text(proof, overlap->right_node));
+        diag_label(proof->context, diag, "waits...");
+        diag_label_at(proof->context, diag, node_span(proof, ahead), "...for this");
+        note_chain(proof, diag, &chain);
+        diag_help(proof->context, diag, "issue what the waiting side needs earlier on its stream, or write `->`");
+    }
 }
 
 // Cycles.
@@ -308,5 +337,8 @@ bool prove(struct context *context, const struct program_text *program, const st
            struct ir *schedule)
 {
     struct proof proof = {context, program, module, graph, schedule};
-    return prove_overlaps(&proof) && prove_acyclic(&proof) && prove_communication(&proof);
+    if (!prove_overlaps(&proof) || !prove_acyclic(&proof) || !prove_communication(&proof))
+        return false;
+    warn_serial_sides(&proof);
+    return true;
 }

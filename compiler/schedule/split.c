@@ -115,7 +115,13 @@ static bool read_ratio(struct elaboration *e, node_id list, const struct split_i
     int64_t parts = 0, share;
     EACH_NODE(e->ast, id, node->slot[0])
     {
-        if (!evaluate_here(e, id, &share))
+        uint16_t kind = ast_node_of(e, id)->kind;
+        if (kind == NODE_FLOAT || kind == NODE_PERCENT || kind == NODE_QUANTITY) {
+            struct diag *diag = elaboration_error(e, E0201, ast_node_of(e, id)->span, "a share of `ratio` is a whole number");
+            diag_label(e->context, diag, "expected whole-number shares, as in `[1, 2]`");
+            return false;
+        }
+        if (!evaluate_named(e, "ratio", id, &share))
             return false;
         if (share < 1 || share > SHARES_MAX) {
             struct diag *diag = elaboration_error(e, E0206, ast_node_of(e, id)->span,
@@ -265,7 +271,7 @@ bool cut_stage(struct elaboration *e, node_id fill, node_id record, uint32_t sta
     EACH_NODE(e->ast, id, record ? ast_node_of(e, record)->slot[0] : 0)
     {
         value = ast_node_of(e, id)->slot[0];
-        if (!evaluate_here(e, value, &pieces))
+        if (!evaluate_named(e, "pieces", value, &pieces))
             return false;
     }
     struct span place = ast_node_of(e, value ? value : fill)->span;

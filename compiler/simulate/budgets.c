@@ -88,7 +88,7 @@ static const char *instance_name(const struct budget_check *b, node_id id)
     EACH_NODE(&b->program->ast, index, node->slot[1])
     {
         int64_t value;
-        if (!evaluate_integer(b->context, b->program, b->file, index, b->names, b->name_count, &value))
+        if (!evaluate_integer(b->context, b->program, b->file, index, b->names, b->name_count, NULL, &value))
             return NULL;
         text = context_printf(b->context, "%s%s%lld", text, separator, (long long)value);
         separator = ",";

@@ -112,13 +112,16 @@ struct wanted {
     int64_t experts, rows, cols;
 };
 
-/// Whether the tensor has the shape. Experts may also be packed into the rows; of a bias, a dimension of 1 may be absent.
+/// Whether the tensor has the shape. Experts may also be packed into the rows; of a bias, a dimension of 1 may be absent;
+/// one shared expert's matrix may have its leading 1, as it is declared, or not.
 static bool shape_fits(const struct tensor *tensor, const struct wanted *wanted)
 {
     int64_t shape[3] = {wanted->experts, wanted->rows, wanted->cols};
     const int64_t *matrix = wanted->fused ? shape : shape + 1;
     uint32_t dims = wanted->fused ? 3 : 2;
     if (tensor->dims == dims && !memcmp(tensor->shape, matrix, dims * sizeof *matrix))
+        return true;
+    if (!wanted->fused && tensor->dims == 3 && tensor->shape[0] == 1 && !memcmp(tensor->shape + 1, matrix, 2 * sizeof *matrix))
         return true;
     if (tensor->dims + 1 != dims)
         return false;

@@ -572,6 +572,33 @@ static void test_target_and_pipeline(void)
     release(&checked);
 }
 
+/// The words and the fix-its of mistakes that are easy to make: each must say what is really wrong.
+static void test_words(void)
+{
+    static const struct bad_line rows[] = {
+        {11, "    param w_router: f32[hidden, experts];", "expected [experts, hidden], found [hidden, experts]"},
+        {11, "    param w_router: f32[hidden, experts];", "+     param w_router: f32[experts, hidden];"},
+        {17, "    param s_up: bf16[2 * ffn, hidden]; stage shared: ys = swiglu(x, s_up, w_down); stage combine: y = combine(yd, r);",
+         "one expert for all tokens is `[1, 2 * ffn, hidden]`"},
+        {21, "    w_router = \"gate.{expert}\";", "one matrix, not one for each expert"},
+        {53, "    target = gpu;", "+     target = cuda(sm_90a);"},
+        {53, "    target = gpu;", "--target cuda:sm_80,host"},
+        {14, "    stage route: r = topc(x, w_router, k: 2);", "unknown operator `topc`"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct checked checked;
+        check_line(&checked, rows[i].line, rows[i].text, &no_options);
+        char *said = errors_of(&checked, DIAG_TEXT);
+        CU_ASSERT_FALSE(checked.fine);
+        bool has = strstr(said, rows[i].code) != NULL;
+        CU_ASSERT_TRUE(has);
+        if (!has)
+            printf("\n%d: %s\n  expected %s, got\n%s", rows[i].line, rows[i].text, rows[i].code, said);
+        free(said);
+        release(&checked);
+    }
+}
+
 /// What works, and is worth a word.
 static void test_warnings(void)
 {
@@ -695,16 +722,16 @@ static void test_evaluation(void)
     uint32_t file = checked.program.units[checked.program.unit_count - 1].file;
     struct name_value names[] = {{intern(&checked.context, "n"), 5}};
     CU_ASSERT_TRUE(
-        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "a"), names, 1, &value));
+        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "a"), names, 1, NULL, &value));
     CU_ASSERT_EQUAL(value, 14);
     CU_ASSERT_TRUE(
         evaluate_condition(&checked.context, &checked.program, file, find_value(&checked, "b"), names, 1, &holds));
     CU_ASSERT_FALSE(holds);
     CU_ASSERT_TRUE(
-        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "c"), NULL, 0, &value));
+        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "c"), NULL, 0, NULL, &value));
     CU_ASSERT_EQUAL(value, -4);
     CU_ASSERT_FALSE(
-        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "b"), names, 1, &value));
+        evaluate_integer(&checked.context, &checked.program, file, find_value(&checked, "b"), names, 1, NULL, &value));
     CU_ASSERT_EQUAL(checked.context.error_count, 1);
     release(&checked);
 }
@@ -780,6 +807,7 @@ void suite_check(void)
     CU_add_test(suite, "conditions of any form", test_odd_conditions);
     CU_add_test(suite, "--schedule", test_schedule_text);
     CU_add_test(suite, "--target and --pipeline", test_target_and_pipeline);
+    CU_add_test(suite, "words", test_words);
     CU_add_test(suite, "warnings", test_warnings);
     CU_add_test(suite, "aliases", test_alias);
     CU_add_test(suite, "selected names", test_selected_names);

@@ -371,6 +371,10 @@ struct full_text {
 };
 
 static const struct full_text full_texts[] = {
+    {"schedule s for moe {\n    split tokens into 2us as i;\n   " STREAMS "\n   " BINDS "\n}\n",
+     ":2:23: error[E0207]: an integer is expected here, but `2us` is a time\n"
+     "   2 |     split tokens into 2us as i;\n"
+     "     |                       ^^^ seconds, expected no unit\n"},
     {"schedule s(n: 2..8 = 4) for moe {\n    split tokens into n as i;\n   " STREAMS "\n   " BINDS "\n\n"
      "    pipelined i in 0..n {\n        route[i];\n        dispatch[i] || expert[i] || combine[i-1];\n    }\n}\n",
      ":8:24: error[E0301]: `dispatch[i]` and `expert[i]` cannot overlap: one waits for the other\n"

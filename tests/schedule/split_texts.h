@@ -20,6 +20,8 @@ static const struct schedule_case split_refused[] = {
     {RATIO(2, "[4096, 1]") "}\n", "E0206 1:56", NULL},
     {RATIO(2, "[5000, 1]") "}\n", "E0206 1:57", NULL},
     {RATIO(2, "2") "}\n", "E0201 1:56", NULL},
+    {RATIO(2, "[0.3, 0.7]") "}\n", "E0201 1:57", NULL},
+    {RATIO(2, "[33%, 67%]") "}\n", "E0201 1:57", NULL},
     {"schedule s for moe { split tokens into 2 as i { shares: [1, 2] };" STREAMS BINDS "\n}\n", "E0106 1:49", NULL},
     {"schedule s for moe { split layers into 2 as l { ratio: [1, 2] };" STREAMS BINDS "\n}\n", "E0901 1:47", NULL},
     {RATIO(2, "[1, 3]") "for i in 0..3 { route[i]; } }\n", "E0307 2:17", NULL},

@@ -259,6 +259,25 @@ static void test_accepted(void)
                            "use s; }\n", layers, NULL);
 }
 
+/// Legal, but sides of `||` whose streams order them: "" for what is left alone.
+static void test_serial_sides(void)
+{
+    static const char *const cases[][2] = {
+        {SPLIT(2) "route[0] -> route[1]; dispatch[1] || expert[0]; dispatch[0]; expert[1]; combine[0]; combine[1]; }\n",
+         "warning[E0301]: `dispatch[1]` and `expert[0]` will not overlap"},
+        {SPLIT(2) "route[0] -> route[1]; dispatch[0]; dispatch[1] || expert[0]; expert[1]; combine[0]; combine[1]; }\n", ""},
+        {SPLIT(3) "pipelined i in 0..3 { route[i+2]; dispatch[i+1] || expert[i] || combine[i-1]; } }\n", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct subject s;
+        subject_make(&s, cases[i][0], LAYER, "use s; }\n", 2, DIAG_SHORT);
+        CU_ASSERT_TRUE(s.legal);
+        CU_ASSERT_EQUAL(s.context.warning_count, *cases[i][1] != 0);
+        CU_ASSERT_PTR_NOT_NULL(strstr(s.errors, cases[i][1]));
+        subject_free(&s);
+    }
+}
+
 /// The file's name is left out of the comparison.
 static char *without_path(char *text)
 {
@@ -477,6 +496,7 @@ void suite_schedule(void)
     CU_add_test(suite, "stream contents", test_streams);
     CU_add_test(suite, "ladders of 2 to 8 parts", test_ladders);
     CU_add_test(suite, "refused schedules", test_refused);
+    CU_add_test(suite, "sides that cannot overlap", test_serial_sides);
     CU_add_test(suite, "accepted schedules", test_accepted);
     CU_add_test(suite, "texts of diagnostics", test_diagnostics);
     CU_add_test(suite, "fewest waits, closure", test_waits);
