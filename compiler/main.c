@@ -36,6 +36,7 @@ struct command {
     const char *name, *operands, *does;
     enum exit_code (*run)(struct context *context, struct command_line *line);
     bool takes_run_options;
+    const char *options;        // its own, one a line, for its --help; NULL: none
 };
 
 static const struct command commands[];
@@ -70,6 +71,12 @@ static void print_help(void)
         printf("%s%s", *stage, stage[1] ? "|" : "\n");
     printf("  --diagnostics=text|short|json --color=auto|always|never\n"
            "  --time-passes -q -v\n\nrun options: moecc run --help\n");
+}
+
+static void print_command_help(const struct command *c)
+{
+    printf("usage: moecc %s %s%s[options]\n\n%s\n\n%s%soptions that commands share: moecc --help\n", c->name, c->operands,
+           *c->operands ? " " : "", c->does, c->options ? c->options : "", c->options ? "\n" : "");
 }
 
 // ------------------------------------------------------------------------------------------------------- options
@@ -193,6 +200,8 @@ static enum exit_code take_option(struct command_line *line, const struct comman
     if (taken == RUN_OPTION_BAD)
         return usage_error("%s", error);
     const struct option *option = find_option(given, &value);
+    if (!option && !strncmp(given, "--tokens", strlen("--tokens")))
+        return usage_error("`%s` is an option of `run`; the token count of a file is set as in `-D tokens=10`", given);
     if (!option)
         return usage_error("unknown option `%s`", given);
     if (option->has_value && !value && !(value = *i + 1 < argc ? argv[++*i] : NULL))
@@ -547,21 +556,30 @@ static enum exit_code command_calibrate(struct context *context, struct command_
 }
 
 static const struct command commands[] = {
-    {"check", "FILE", "parse, check, schedule, prove; silent on success but for a line on stderr", command_check, false},
-    {"run", "FILE", "compile in memory and execute", command_run, true},
-    {"build", "FILE -o OUT", "a self-contained executable; --lib a shared object and a header instead", command_build, false},
-    {"fmt", "[--check] FILE...", "canonical text, in place", command_fmt, false},
-    {"inspect", "PLAN|EXE", "print a plan: ranks, streams, instructions, buffers, kernels, sizes", command_inspect, false},
-    {"verify", "FILE", "the proof alone, with statistics", command_check, false},
-    {"simulate", "FILE", "predicted timeline per schedule; --json, --trace T.json, --svg F, --load zipf(0.7)", command_simulate, false},
+    {"check", "FILE", "parse, check, schedule, prove; silent on success but for a line on stderr", command_check, false,
+     "  -D tokens=2048        replace the value of a dim\n  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n  --pipeline NAME       which pipeline, where a file has several\n  --emit=STAGE          stop after a stage and print it\n"},
+    {"run", "FILE", "compile in memory and execute", command_run, true, NULL},
+    {"build", "FILE -o OUT", "a self-contained executable; --lib a shared object and a header instead", command_build, false,
+     "  -o OUT                the result; required\n  --lib                 a shared object and its header\n  --cpu-level LEVEL     one level of kernels alone\n  --carrier FILE        the moe-stub or libmoe.so of another machine\n"},
+    {"fmt", "[--check] FILE...", "canonical text, in place", command_fmt, false,
+     "  --check               change nothing; exit code 1 where a file is not in canonical form\n"},
+    {"inspect", "PLAN|EXE", "print a plan: ranks, streams, instructions, buffers, kernels, sizes", command_inspect, false, NULL},
+    {"verify", "FILE", "the proof alone, with statistics", command_check, false,
+     "  -D tokens=2048        replace the value of a dim\n  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n  --pipeline NAME       which pipeline, where a file has several\n"},
+    {"simulate", "FILE", "predicted timeline per schedule; --json, --trace T.json, --svg F, --load zipf(0.7)", command_simulate, false,
+     "  -D tokens=2048        replace the value of a dim\n  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n  --pipeline NAME       which pipeline, where a file has several\n  --load 'zipf(0.7)'    tokens that do not spread evenly, or a file of `run --output`\n  --json                figures as JSON\n  --trace T.json        the timeline as a trace\n  --svg F.svg           the timeline as a picture\n"},
     {"compare", "A.json B.json", "two traces, predicted or measured: ratios per stage, where they part; -o BOTH.json",
-     command_compare, false},
-    {"tune", "FILE", "search knobs, schedules and orders; a ranked table and the winner's text", command_tune, false},
-    {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false},
-    {"calibrate", "[--ranks N]", "measure this machine: a `device` and a `cluster` block, on stdout or -o FILE", command_calibrate, false},
-    {"import", "DIR|config.json", "a `.moe` file for a Hugging Face checkpoint, on stdout", command_import, false},
-    {"lsp", "", "language server (not built yet)", NULL, false},
-    {NULL, NULL, NULL, NULL, false},
+     command_compare, false,
+     "  -o BOTH.json          both timelines in one file\n"},
+    {"tune", "FILE", "search knobs, schedules and orders; a ranked table and the winner's text", command_tune, false,
+     "  -D tokens=2048        replace the value of a dim\n  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n  --pipeline NAME       which pipeline, where a file has several\n  --load 'zipf(0.7)'    tokens that do not spread evenly\n"},
+    {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false, NULL},
+    {"calibrate", "[--ranks N]", "measure this machine: a `device` and a `cluster` block, on stdout or -o FILE", command_calibrate, false,
+     "  --ranks N             ranks that share this machine\n  -o FILE               where the blocks go; else stdout\n"},
+    {"import", "DIR|config.json", "a `.moe` file for a Hugging Face checkpoint, on stdout", command_import, false,
+     "  --cluster hgx8|FILE.moe:NAME  what the file is written for; without it: this machine\n"},
+    {"lsp", "", "language server (not built yet)", NULL, false, NULL},
+    {NULL, NULL, NULL, NULL, false, NULL},
 };
 
 static enum exit_code run_command(const struct command *command, int argc, char **argv)
@@ -600,6 +618,11 @@ static enum exit_code dispatch(int argc, char **argv)
     for (const struct command *command = commands; command->name; command++) {
         if (strcmp(command->name, argv[1]))
             continue;
+        bool helps = argc > 2 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"));
+        if (command->run && helps && !command->takes_run_options) {
+            print_command_help(command);
+            return EXIT_FINE;
+        }
         if (command->run)
             return run_command(command, argc - 2, argv + 2);
         fprintf(stderr, "moecc: `%s` is not built yet\n", command->name);

@@ -32,6 +32,7 @@ struct checker {
     uint32_t document_count, document_capacity;
     const struct pending *pending;
     node_id override_use;       // the USE of --schedule, 0: none
+    bool ops_missing;           // said: an operator of std.ops, which the file does not import
 };
 
 static inline const struct ast_node *node_of(const struct checker *checker, node_id id)

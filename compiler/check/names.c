@@ -157,11 +157,42 @@ bool path_of(const struct checker *checker, node_id node, struct path *path)
     return collect(checker, node, path);
 }
 
+/// An operator of std.ops in a file that does not import it: one mistake, said once, whatever operators follow.
+static bool report_missing_ops(struct checker *checker, uint32_t file, const struct path *path, uint16_t kind)
+{
+    const char *name = name_text(checker, path->name[0]);
+    size_t size;
+    const char *ops = embedded_file("std/ops.moe", &size), *head = context_printf(checker->context, "op %s(", name);
+    if (kind != NODE_OP || path->count > 1 || !ops || !memmem(ops, size, head, strlen(head)))
+        return false;
+    EACH_NODE(&checker->program->ast, item, first_item(checker, file)) {
+        const struct ast_node *node = node_of(checker, item);
+        uint32_t target = node->kind == NODE_IMPORT && !is_json(checker, node)
+                              ? import_target(checker->context, checker->program, file, item)
+                              : NONE;
+        const char *module = target == NONE ? NULL : checker->context->files[target].module;
+        if (module && !strcmp(module, "std.ops"))
+            return false; // imported under an alias, or other names of it
+    }
+    if (checker->ops_missing)
+        return true;
+    checker->ops_missing = true;
+    struct diag *diag = diag_error(checker->context, E0101, path->span[0], "unknown operator `%s`", name);
+    diag_label(checker->context, diag, "an operator of std.ops, which is not imported");
+    diag_help(checker->context, diag, "import the operators");
+    struct span begin = place_of(checker, first_item(checker, file));
+    begin.end = begin.begin;
+    diag_fix(checker->context, diag, begin, "import std.ops; ");
+    return true;
+}
+
 static void report_unresolved(struct checker *checker, uint32_t file, const struct path *path, uint32_t part,
                               uint16_t kind, uint32_t module)
 {
     struct names candidates = {0};
     const char *name = name_text(checker, path->name[part]);
+    if (!part && report_missing_ops(checker, file, path, kind))
+        return;
     if (!part) {
         visible_names(checker, file, path->count > 1 ? NODE_NONE : kind, &candidates);
         report_unknown(checker, path->count > 1 ? "name" : item_word(kind), name, path->span[0], &candidates);

@@ -158,7 +158,7 @@ static void never_issued(struct elaboration *e, const struct gap *gap, const cha
     if (gap->loop)
         explain_loop(e, diag, gap->loop, task, at);
     if (*others)
-        diag_note(e->context, diag, "nor are %s", others);
+        diag_note(e->context, diag, "nor %s %s", strchr(others, ',') ? "are" : "is", others);
     if (gap->loop)
         suggest_chain(e, diag, gap->loop, task, gap->number, label);
     else

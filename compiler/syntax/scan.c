@@ -208,6 +208,13 @@ static const char *byte_rate_for(struct context *context, const char *unit)
     return find_unit(rate) ? rate : NULL;
 }
 
+/// Of `Gb/s` or `Gbit/s` the length of the prefix; 0: not such a unit.
+static size_t length_of_bits(const char *unit)
+{
+    const char *b = strstr(unit, "b/s") ? strstr(unit, "b/s") : strstr(unit, "bit/s");
+    return b && (b[1] == '/' ? b[3] : b[5]) == 0 ? (size_t)(b - unit) : 0;
+}
+
 static const char *similar_unit(const char *unit)
 {
     const char *names[64];
@@ -235,6 +242,12 @@ static void report_unit(struct scanner *scanner, const char *unit, size_t number
         return;
     }
     const char *similar = similar_unit(unit);
+    const char *bits = length_of_bits(unit) ? context_printf(context, "%.*sbps", (int)length_of_bits(unit), unit) : NULL;
+    if (bits && find_unit(bits)) {
+        diag_help(context, diag, "bits per second are written `%s`", bits);
+        diag_fix(context, diag, place, bits);
+        return;
+    }
     if (similar) {
         diag_help(context, diag, "a unit with a similar name exists");
         diag_fix(context, diag, place, similar);

@@ -188,7 +188,12 @@ static int load_weights(struct run *run)
     }
     moe_status status = moe_session_load(run->session, path);
     clear_progress(run);
-    return status == MOE_OK ? EXIT_OK : session_failed(run, status);
+    if (status == MOE_OK)
+        return EXIT_OK;
+    int code = session_failed(run, status);
+    if (!run->options->weights && *path != '/' && access(path, F_OK) != 0)
+        note(run, "a relative path of weights is looked for from the working directory; `--weights PATH` names another");
+    return code;
 }
 
 static void note_extern(void *user, const char *text)

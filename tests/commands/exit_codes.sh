@@ -26,6 +26,15 @@ $m run examples/wire_formats.moe --tokens 64 2>/dev/null |
     { echo "no loss printed"; wrong=1; }
 expect 0 "" $m simulate examples/hello.moe
 expect 2 "not built yet" $m lsp
+for command in check build simulate tune calibrate compare import verify fmt inspect explain; do
+    $m $command --help | grep -q "^usage: moecc $command " || { echo "no help for $command"; wrong=1; }
+done
+expect 2 "as in .-D tokens=10" $m simulate examples/hello.moe --tokens 10
+sed 's/target    = cpu;/target = cpu; weights = w(safetensors("nowhere"));/' examples/hello.moe >"$folder/placed.moe"
+echo 'weights w for moe { w_router = "r"; w_gate_up = "g"; w_down = "d"; }' >>"$folder/placed.moe"
+$m build "$folder/placed.moe" --cpu-level v2 -o "$folder/placed" 2>/dev/null
+expect 3 "nowhere" "$folder/placed" --tokens 4
+expect 3 "from the working directory; .--weights PATH" "$folder/placed" --tokens 4
 expect 2 "unknown command" $m frobnicate
 expect 2 "unknown option" $m check --frobnicate examples/hello.moe
 expect 2 "takes one file" $m check
