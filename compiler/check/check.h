@@ -75,6 +75,9 @@ void suggest(struct checker *checker, struct diag *diag, const char *what, const
 void report_unknown(struct checker *checker, const char *what, const char *name, struct span span,
                     const struct names *candidates);
 /// E0102, with the first definition as a second place.
+/// The same of a short list of names, which is shown.
+void report_unknown_of(struct checker *checker, const char *what, const char *name, struct span span,
+                       const struct names *all);
 void report_twice(struct checker *checker, const char *what, const char *name, struct span again, struct span first);
 /// E0901 "... is not built yet".
 void report_unbuilt(struct checker *checker, struct span span, const char *what);

@@ -138,7 +138,7 @@ uint32_t elaborate_format(struct checker *checker, uint32_t file, node_id node)
         visible_names(checker, file, NODE_FORMAT, &candidates);
         for (uint32_t i = dtype_none + 1; i < dtype_words_count; i++)
             names_add(checker, &candidates, dtype_words[i]);
-        report_unknown(checker, "format", name_text(checker, path.name[0]), path.whole, &candidates);
+        report_unknown_of(checker, "format", name_text(checker, path.name[0]), path.whole, &candidates);
         return NONE;
     }
     return resolve_item(checker, file, node, NODE_FORMAT, &symbol) ? elaborate_format_item(checker, symbol) : NONE;

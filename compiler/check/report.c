@@ -65,6 +65,15 @@ void report_unknown(struct checker *checker, const char *what, const char *name,
     suggest(checker, diag, what, name, span, candidates);
 }
 
+void report_unknown_of(struct checker *checker, const char *what, const char *name, struct span span,
+                       const struct names *all)
+{
+    struct diag *diag = diag_error(checker->context, E0101, span, "unknown %s `%s`", what, name);
+    diag_label(checker->context, diag, "not defined here");
+    diag_note(checker->context, diag, "it is one of %s", names_join(checker, all));
+    suggest(checker, diag, what, name, span, all);
+}
+
 void report_twice(struct checker *checker, const char *what, const char *name, struct span again, struct span first)
 {
     struct diag *diag = diag_error(checker->context, E0102, again, "%s `%s` is defined twice", what, name);

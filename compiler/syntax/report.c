@@ -169,6 +169,11 @@ static void report_unexpected(struct parser *parser, const struct expectation *e
         diag_label(parser->context, diag, "expected %s", list);
     bool compares = token->kind == TOKEN_ASSIGN && expects(expectation, TOKEN_EQUAL);
     bool overlaps = token->kind == TOKEN_OVERLAP && expects(expectation, TOKEN_OR);
+    bool assigns = token->kind == TOKEN_COLON && expects(expectation, TOKEN_ASSIGN);
+    if (assigns) {
+        diag_help(parser->context, diag, "attributes are set with `=`; `:` is for the fields of a record");
+        diag_fix(parser->context, diag, span, " =");
+    }
     if (!compares && !overlaps)
         return;
     diag_help(parser->context, diag, compares ? "`==` compares" : "`or` joins conditions; `||` is for schedules");

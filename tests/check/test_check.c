@@ -584,6 +584,8 @@ static void test_words(void)
         {53, "    target = gpu;", "+     target = cuda(sm_90a);"},
         {53, "    target = gpu;", "--target cuda:sm_80,host"},
         {14, "    stage route: r = topc(x, w_router, k: 2);", "unknown operator `topc`"},
+        {13, "    param w_down: bfloat16[experts, hidden, ffn];", "it is one of "},
+        {49, "    layer: moe;", "+     layer = moe;"},
         {1, "// none", "an operator of std.ops, which is not imported"},
         {33, "    link shm across rank { bandwidth: 5Gb/s, latency: 1us };", "{ bandwidth: 5Gbps, latency"},
     };

@@ -414,6 +414,9 @@ static void write_checkpoint(const char *path, const char *down_dtype, int64_t d
             } else if (fused && part == 0) {
                 *t = (struct tensor){.dims = 3, .shape = {EXPERTS, 2 * FFN, HIDDEN}, .dtype = "BF16", .data = values};
                 strcpy(names[count], "l3.fused");
+            } else if (fused) { // one matrix with a leading 1, as one shared expert's is declared
+                t->dims = 3;
+                memcpy(t->shape, (const int64_t[]){1, down_rows, FFN}, 3 * sizeof *t->shape);
             }
             t->name = names[count++];
             t->bytes = (size_t)tensor_bytes(t->dtype, t->shape, t->dims);
@@ -494,9 +497,16 @@ static void test_load_fused(void)
     CU_ASSERT_EQUAL(load(&plan, path, &got, 2, error), MOE_OK);
     struct tensor_set *set = tensors_open(path, error, sizeof error);
     CU_ASSERT_PTR_NOT_NULL_FATAL(set);
-    for (uint32_t e = 0; e < EXPERTS; e++)
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        char down[16];
+        snprintf(down, sizeof down, "l3.%u.d", e);
         check_block(&plan, &got, set, 1, e, (const char *[]){"l3.fused"}, 1, e * 2 * FFN * HIDDEN);
+        check_block(&plan, &got, set, 2, e, (const char *[]){down}, 1, 0);
+    }
     tensors_close(set);
+    write_checkpoint(path, "BF16", HIDDEN + 1, true);
+    CU_ASSERT_EQUAL(load(&plan, path, &got, 1, error), MOE_BAD_WEIGHTS);
+    CU_ASSERT_PTR_NOT_NULL(strstr(error, "`l3.0.d` is [1, 11, 6]"));
     ir_free(&plan);
     for (uint32_t p = 0; p < 3; p++)
         for (uint32_t r = 0; r < RANKS; r++)
