@@ -25,7 +25,7 @@ static double delay(struct sim_state *sim)
 
 static int64_t sim_now(const struct stream *s)
 {
-    return (int64_t)s->time;
+    return s->time < 9e18 ? (int64_t)s->time : INT64_C(9000000000000000000); // costs of a plan may be anything
 }
 
 /// What the stream's launch takes here over its cost: the device's pace, and for experts' work the share it owns.
