@@ -148,6 +148,7 @@ static void print_table(const struct tuning *t)
         print_line(t, &t->kept[i]);
         lines++;
     }
+    fprintf(out, "// %-36s %10s %8.2fx\n", "serial", time_text(t->context, t->serial_ns), 1.0); // what speedups are over
     fprintf(out, "// %-36s %10s %8.2fx\n", "every rank alone", time_text(t->context, t->alone_ns), t->serial_ns / t->alone_ns);
 }
 
@@ -162,7 +163,8 @@ static void print_verdicts(const struct tuning *t, const struct tune_result *res
         fprintf(out, "// every rank alone would be quicker, but %.1f GB of weights do not fit beside %.0f GB\n", gigabytes,
                 1e-9 * t->memory);
     if (!result->split)
-        fprintf(out, "// do not split: no schedule of several micro-batches, waves or chunks is quicker here\n");
+        fprintf(out, "// do not split: no schedule of several micro-batches, waves or chunks is quicker here; any split below is\n"
+                     "// into one part at the knobs' defaults\n");
 }
 
 static void finish(struct tuning *t, struct tune_result *result)

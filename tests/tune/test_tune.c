@@ -98,6 +98,7 @@ static void test_pairs(void)
         CU_ASSERT_EQUAL(r->split, strcmp(pairs[i], "tiny") != 0);
         CU_ASSERT_EQUAL(r->alone, !strcmp(pairs[i], "ethernet") || !strcmp(pairs[i], "prefill_nodes"));
         CU_ASSERT_EQUAL(strstr(tuned.out, "do not split") == NULL, r->split);
+        CU_ASSERT_PTR_NOT_NULL(strstr(tuned.out, "\n// serial  ")); // what the speedups are over
         CU_ASSERT_EQUAL(strstr(tuned.out, "do not use expert parallelism here") != NULL, r->alone);
         tuned_free(&tuned);
     }
