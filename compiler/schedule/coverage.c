@@ -101,12 +101,34 @@ static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, u
               effect);
 }
 
+/// Does a statement after the loop make what is missing its input?
+static bool continues_chain(struct elaboration *e, node_id loop, uint32_t task, struct point at)
+{
+    const struct graph_task *missing = ROW(e->graph, graph_task, task);
+    for (uint32_t i = 0; i < missing->reads.count; i++) {
+        uint32_t value = ROW(e->graph, graph_use, missing->reads.first + i)->value;
+        uint32_t producer = ROW(e->graph, graph_value, value)->task;
+        const struct item *item = producer == NONE ? NULL : item_of(e, producer, (struct point){at.layer, at.part, 0});
+        if (item && item->how == ISSUED_HERE && span_of(e, item->instance).begin >= span_of(e, loop).end)
+            return true;
+    }
+    return false;
+}
+
 /// After the loop stands `expert[3];` alone, which makes what is missing its input: continue that chain.
 static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop, uint32_t task, int64_t number,
                           const char *label)
 {
     const struct graph_task *missing = ROW(e->graph, graph_task, task);
     struct point at = point_number(e, task, number);
+    const struct ast_node *turns = ast_node_of(e, loop), *range = ast_node_of(e, turns->slot[0]);
+    const struct ast_node *top = ast_node_of(e, range->slot[1]);
+    bool stops_short = !turns->flag && e->waves == 1 && e->group == 1 && top->kind == NODE_INT && top->integer == at.part;
+    if (stops_short && !continues_chain(e, loop, task, at)) {
+        diag_help(e->context, diag, "let the loop run over all of them");
+        diag_fix(e->context, diag, top->span, context_printf(e->context, "%lld", (long long)e->parts));
+        return;
+    }
     diag_help(e->context, diag, "issue it %s the loop", number ? "after" : "before");
     for (uint32_t i = 0; i < missing->reads.count; i++) {
         uint32_t value = ROW(e->graph, graph_use, missing->reads.first + i)->value;

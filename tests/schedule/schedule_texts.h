@@ -371,6 +371,19 @@ struct full_text {
 };
 
 static const struct full_text full_texts[] = {
+    {"schedule s for moe {\n    split tokens into 2 as i;\n   " STREAMS "\n   " BINDS "\n"
+     "    for i in 0..1 {\n        route[i] -> dispatch[i] -> expert[i] -> combine[i];\n    }\n}\n",
+     ":6:9: error[E0305]: `route[1]` is never issued\n"
+     "   2 |     split tokens into 2 as i;\n"
+     "     |                       - makes microbatches 0..2\n"
+     "     ...\n"
+     "   6 |         route[i] -> dispatch[i] -> expert[i] -> combine[i];\n"
+     "     |         ^^^^^^^^ issues route[0]\n"
+     "   = note: the loop runs i in 0..1, so `route[1]` is left out\n"
+     "   = note: nor are `dispatch[1]`, `expert[1]`, `combine[1]`\n"
+     "   = help: let the loop run over all of them\n"
+     "   5 -     for i in 0..1 {\n"
+     "   5 +     for i in 0..2 {\n"},
     {"schedule s for moe {\n    split tokens into 2us as i;\n   " STREAMS "\n   " BINDS "\n}\n",
      ":2:23: error[E0207]: an integer is expected here, but `2us` is a time\n"
      "   2 |     split tokens into 2us as i;\n"
