@@ -300,14 +300,13 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMValueRef is_larger = LLVMBuildICmp(b, LLVMIntSLT, loop.index, larger, "");
     LLVMValueRef count = LLVMBuildAdd(b, small, LLVMBuildZExt(b, is_larger, e->i64, ""), "");
 
-    // behind the first tile the whole next panel comes in, line by line; fewer rows are bound by memory anyway and only
-    // lose by it: they fetch their own first lines again and again, which costs nothing
+    // the next panel comes in behind this one's tiles, an equal share behind each, at the pace of memory; few rows are
+    // bound by memory anyway and only lose by it: they fetch their own first lines again and again, which costs nothing
     LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, ROWS_TO_PREFETCH), "");
-    LLVMValueRef is_first = LLVMBuildICmp(b, LLVMIntEQ, loop.index, const_i64(e, 0), "");
-    LLVMValueRef fetches = LLVMBuildAnd(b, enough, is_first, "");
-    int64_t bytes = k_bytes(&gemm->weights, unroll_of(gemm));
-    LLVMValueRef step = LLVMBuildSelect(b, fetches, const_i64(e, bytes), const_i64(e, 0), "");
-    LLVMValueRef from = LLVMBuildSelect(b, fetches, next, panel, "");
+    LLVMValueRef share = LLVMBuildUDiv(b, const_i64(e, plan_panel_bytes(&gemm->weights)), tiles, "");
+    LLVMValueRef pace = LLVMBuildUDiv(b, const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm))), tiles, "");
+    LLVMValueRef step = LLVMBuildSelect(b, enough, pace, const_i64(e, 0), "");
+    LLVMValueRef from = LLVMBuildSelect(b, enough, offset(e, next, LLVMBuildMul(b, loop.index, share, "")), panel, "");
 
     LLVMValueRef scales = offset_const(e, panel, plan_panel_codes(&gemm->weights));
     LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), read, from, step,
