@@ -366,14 +366,37 @@ static const struct cpu_level *known_level(struct context *context, const char *
     return level;
 }
 
-/// The module of all kernels of a plan, not linked yet. emit_free and LLVMDisposeTargetMachine in any case.
-static bool generate_module(struct emit *e, struct context *context, const struct cpu_level *level, const struct ir *plan,
-                            LLVMTargetMachineRef *machine, struct generated *all)
+/// The module of all kernels of a plan. LLVM's things are released with the context where generation leaves through
+/// `fatal`.
+struct generation {
+    struct emit e;
+    LLVMTargetMachineRef machine;
+    struct generated all;
+    void **slot;
+};
+
+static void release_generation(void *held)
 {
-    emit_init(e, context, level);
-    *machine = target_machine(e);
-    *all = (struct generated){0};
-    return generate_all(e, plan, all);
+    struct generation *g = held;
+    if (g->machine)
+        LLVMDisposeTargetMachine(g->machine);
+    emit_free(&g->e);
+}
+
+static struct generation *generation_begin(struct context *context, const struct cpu_level *level)
+{
+    struct generation *g = context_alloc(context, sizeof *g);
+    g->slot = context_slot(context, release_generation);
+    emit_init(&g->e, context, level);
+    *g->slot = g;
+    g->machine = target_machine(&g->e);
+    return g;
+}
+
+static void generation_end(struct generation *g)
+{
+    *g->slot = NULL;
+    release_generation(g);
 }
 
 bool codegen_cpu(struct context *context, struct ir *plan, const char *level_name, void **image, size_t *image_bytes)
@@ -381,21 +404,17 @@ bool codegen_cpu(struct context *context, struct ir *plan, const char *level_nam
     const struct cpu_level *level = known_level(context, level_name);
     if (!level || !choose_layouts(context, plan, level))
         return false;
-    struct emit e;
-    LLVMTargetMachineRef machine;
-    struct generated all;
-    bool good = generate_module(&e, context, level, plan, &machine, &all);
+    struct generation *g = generation_begin(context, level);
+    bool good = generate_all(&g->e, plan, &g->all);
     if (good) {
-        int64_t *offsets = context_alloc(context, (all.count + 1) * sizeof *offsets);
-        link_image(&e, machine, all.names, all.count, image, image_bytes, offsets);
-        record(plan, &all, offsets);
-        if (COUNT(plan, plan_info) > 0) {
-            str_id name = ir_str(plan, level->name);
+        int64_t *offsets = context_alloc(context, (g->all.count + 1) * sizeof *offsets);
+        str_id name = ir_str(plan, level->name);
+        link_image(&g->e, g->machine, g->all.names, g->all.count, image, image_bytes, offsets);
+        record(plan, &g->all, offsets);
+        if (COUNT(plan, plan_info) > 0)
             ROW(plan, plan_info, 0)->cpu_level = name;
-        }
     }
-    LLVMDisposeTargetMachine(machine);
-    emit_free(&e);
+    generation_end(g);
     return good;
 }
 
@@ -404,16 +423,13 @@ bool codegen_cpu_print(struct context *context, const struct ir *plan, const cha
     const struct cpu_level *level = known_level(context, level_name);
     if (!level)
         return false;
-    struct emit e;
-    LLVMTargetMachineRef machine;
-    struct generated all;
-    bool good = generate_module(&e, context, level, plan, &machine, &all);
+    struct generation *g = generation_begin(context, level);
+    bool good = generate_all(&g->e, plan, &g->all);
     if (good) {
-        char *text = LLVMPrintModuleToString(e.module);
+        char *text = LLVMPrintModuleToString(g->e.module);
         fputs(text, out);
         LLVMDisposeMessage(text);
     }
-    LLVMDisposeTargetMachine(machine);
-    emit_free(&e);
+    generation_end(g);
     return good;
 }

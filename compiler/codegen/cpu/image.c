@@ -180,8 +180,10 @@ void link_image(struct emit *e, LLVMTargetMachineRef machine, const char *const 
     struct buffer buffer = {.capacity = check_object(e, LLVMGetBufferStart(object)) + IMAGE_ALIGN};
     buffer.capacity = (buffer.capacity + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
     buffer.bytes = aligned_alloc(IMAGE_ALIGN, buffer.capacity);
-    if (!buffer.bytes)
+    if (!buffer.bytes) {
+        LLVMDisposeMemoryBuffer(object);
         fatal(e->context, EXIT_SYSTEM, "out of memory");
+    }
     memset(buffer.bytes, 0xcc, buffer.capacity); // int3 between sections
     link_object(e, object, &buffer, names, count, offsets);
     *image = buffer.bytes;
