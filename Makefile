@@ -144,7 +144,7 @@ $(B)/moe-tests: $(TEST_OBJ) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded
 BENCH_LIBS := $(if $(wildcard /usr/include/libxsmm.h),-lxsmm -lxsmmnoblas -ldl) $(if $(wildcard /usr/include/dnnl.h),-ldnnl -fopenmp) \
     $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),-lopenblas)
 
-$(B)/obj/tests/bench/peer.o: FLAGS += -O3 -ffast-math
+$(B)/obj/tests/bench/peer.o: FLAGS += -O3 -fno-trapping-math
 $(B)/moe-bench: $(call obj,$(BENCH_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ $(BENCH_LIBS) -lm $(STATIC_LIBS) $(LLVM_LIBS)

@@ -264,7 +264,7 @@ static inline float quick_exp(float x)
 }
 
 #if defined(__x86_64__)
-#define WIDEST __attribute__((target_clones("default", "avx2", "avx512f"))) // built with -O3 -ffast-math
+#define WIDEST __attribute__((target_clones("default", "avx2", "avx512f"))) // built with -O3
 #else
 #define WIDEST
 #endif
