@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 64, ROWS = 64, SIZES = 8 };
+enum { COLUMNS = 64, ROWS = 64, SIZES = 32 };
 
 static bool supports(enum bench_dtype dtype)
 {

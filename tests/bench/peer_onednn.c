@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 256, ROWS = 512, SIZES = 8 };
+enum { COLUMNS = 256, ROWS = 512, SIZES = 32 };
 
 // A matrix shape: how its weights lie, and the primitives made for it by this thread.
 struct size {
