@@ -86,3 +86,23 @@ const char *cache_file(struct context *context, const char *key, const char *suf
     *slot = NULL;
     return path;
 }
+
+const char *cache_read_text(struct context *context, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    const char *text = "";
+    char part[4096];
+    for (size_t got; file && (got = fread(part, 1, sizeof part, file)) > 0;)
+        text = context_printf(context, "%s%.*s", text, (int)got, part);
+    if (file)
+        fclose(file);
+    return text;
+}
+
+void cache_write(struct context *context, const char *path, const char *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    bool fine = file && fwrite(bytes, 1, size, file) == size;
+    if ((file && fclose(file) != 0) || !fine)
+        fatal(context, EXIT_SYSTEM, "cannot write %s: %s", path, strerror(errno));
+}

@@ -15,4 +15,8 @@ typedef void cache_maker(struct context *context, const char *path, void *user);
 const char *cache_file(struct context *context, const char *key, const char *suffix, cache_maker *make, void *user,
                        bool *made);
 
+/// What makers and users of such files read and write: a whole file; no file reads as "", writing leaves through `fatal`.
+const char *cache_read_text(struct context *context, const char *path);
+void cache_write(struct context *context, const char *path, const char *bytes, size_t size);
+
 #endif

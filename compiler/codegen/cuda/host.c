@@ -64,33 +64,13 @@ const char *host_missing(struct context *context)
     return compiler() ? NULL : context_printf(context, "no C++ compiler (c++, g++ or clang++) is installed");
 }
 
-static const char *read_text(struct context *context, const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    const char *text = "";
-    char part[4096];
-    for (size_t got; file && (got = fread(part, 1, sizeof part, file)) > 0;)
-        text = context_printf(context, "%s%.*s", text, (int)got, part);
-    if (file)
-        fclose(file);
-    return text;
-}
-
-static void write_text(struct context *context, const char *path, const char *text)
-{
-    FILE *file = fopen(path, "wb");
-    bool fine = file && fwrite(text, 1, strlen(text), file) == strlen(text);
-    if ((file && fclose(file) != 0) || !fine)
-        fatal(context, EXIT_SYSTEM, "cannot write %s: %s", path, strerror(errno));
-}
-
 /// Runs the compiler with these arguments. What it says against them, or NULL.
 static const char *compile_step(struct context *context, const char *log, const char *const *arguments)
 {
     const char *argv[MOST_ARGS] = {compiler()};
     for (int i = 0; arguments[i]; i++)
         argv[i + 1] = arguments[i];
-    const char *words = run_command(argv, log) == 0 ? NULL : read_text(context, log);
+    const char *words = run_command(argv, log) == 0 ? NULL : cache_read_text(context, log);
     unlink(log);
     return words;
 }
@@ -102,8 +82,10 @@ static void make_headers(struct context *context, const char *path, void *user)
     (void)user;
     mkdir(path, 0777);
     mkdir(context_printf(context, "%s/host", path), 0777);
-    for (size_t i = 0; i < HEADERS; i++)
-        write_text(context, context_printf(context, "%s/%s", path, headers[i]), file_text(context, headers[i]));
+    for (size_t i = 0; i < HEADERS; i++) {
+        const char *text = file_text(context, headers[i]);
+        cache_write(context, context_printf(context, "%s/%s", path, headers[i]), text, strlen(text));
+    }
 }
 
 /// The folder that kernels include from; it is part of their keys, so that a new header makes new kernels.
@@ -126,7 +108,8 @@ static void make_emulator(struct context *context, const char *path, void *user)
         count++;
     for (size_t i = 0; i < EMULATOR_FILES; i++) {
         const char *source = context_printf(context, "%s.%zu.cc", path, i);
-        write_text(context, source, file_text(context, emulator[i]));
+        const char *text = file_text(context, emulator[i]);
+        cache_write(context, source, text, strlen(text));
         arguments[count++] = source;
     }
     const char *words = compile_step(context, context_printf(context, "%s.log", path), arguments);
@@ -197,7 +180,7 @@ static void make_kernel(struct context *context, const char *path, void *user)
     const struct kernel_job *job = user;
     const char *source = context_printf(context, "%s.cu", path), *object = context_printf(context, "%s.o", path);
     const char *log = context_printf(context, "%s.log", path), *include = context_printf(context, "-I%s", job->folder);
-    write_text(context, source, job->source->text);
+    cache_write(context, source, job->source->text, strlen(job->source->text));
     const char *checked[] = {COMMON, "-x", "c++", "-c", include, source, "-o", object, "-DGPU_CHECKED=1",
                              "-fsanitize=thread", NULL};
     const char *plain[] = {COMMON, "-x", "c++", "-c", include, source, "-o", object, "-DGPU_CHECKED=0", NULL};

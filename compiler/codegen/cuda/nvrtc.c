@@ -114,14 +114,6 @@ static char *take(struct context *context, nvrtc_program program, int (*size_of)
     return bytes;
 }
 
-static void write_file(struct context *context, const char *path, const char *bytes, size_t size)
-{
-    FILE *file = fopen(path, "wb");
-    bool fine = file && fwrite(bytes, 1, size, file) == size;
-    if ((file && fclose(file) != 0) || !fine)
-        fatal(context, EXIT_SYSTEM, "cannot write %s: %s", path, strerror(errno));
-}
-
 /// Into the folder `path`.
 static void make_code(struct context *context, const char *path, void *user)
 {
@@ -142,24 +134,12 @@ static void make_code(struct context *context, const char *path, void *user)
         cuda_refused(context, job->source, log);
     }
     mkdir(path, 0777);
-    write_file(context, context_printf(context, "%s/log", path), log, strlen(log));
+    cache_write(context, context_printf(context, "%s/log", path), log, strlen(log));
     char *ptx = take(context, program, nvrtc.ptx_size, nvrtc.ptx, &size);
-    write_file(context, context_printf(context, "%s/ptx", path), ptx, strlen(ptx));
+    cache_write(context, context_printf(context, "%s/ptx", path), ptx, strlen(ptx));
     char *cubin = take(context, program, nvrtc.cubin_size, nvrtc.cubin, &size);
-    write_file(context, context_printf(context, "%s/cubin", path), cubin, size);
+    cache_write(context, context_printf(context, "%s/cubin", path), cubin, size);
     nvrtc.destroy(&program);
-}
-
-static const char *read_text(struct context *context, const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    const char *text = "";
-    char part[4096];
-    for (size_t got; file && (got = fread(part, 1, sizeof part, file)) > 0;)
-        text = context_printf(context, "%s%.*s", text, (int)got, part);
-    if (file)
-        fclose(file);
-    return text;
 }
 
 /// The number before the words, 0 where they are missing.
@@ -198,7 +178,7 @@ struct cuda_code nvrtc_compile(struct context *context, const struct cuda_chip *
     }
     struct job job = {chip, source, texts};
     const char *folder = cache_file(context, context_printf(context, "%s%s", key, source->text), ".gpu", make_code, &job, NULL);
-    const char *log = read_text(context, context_printf(context, "%s/log", folder));
+    const char *log = cache_read_text(context, context_printf(context, "%s/log", folder));
     struct cuda_code code = {.cubin = context_printf(context, "%s/cubin", folder),
                              .ptx = context_printf(context, "%s/ptx", folder),
                              .registers = number_before(log, " registers"),
@@ -214,7 +194,7 @@ void nvrtc_print_ptx(struct context *context, const struct cuda_chip *chip, cons
     for (uint32_t i = 0; i < sources->count; i++) {
         struct cuda_code code = nvrtc_compile(context, chip, &sources->at[i]);
         fprintf(out, "%s// kernel %s for %s\n%s", i ? "\n" : "", sources->at[i].name, chip->name,
-                read_text(context, code.ptx));
+                cache_read_text(context, code.ptx));
     }
 }
 
