@@ -139,12 +139,53 @@ static moe_status run_session(const moe_plan *plan, const struct run *run, const
     return status;
 }
 
+/// The comma before more options.
+static const char *comma(const char *options)
+{
+    return options && *options ? ", " : "";
+}
+
+static const char *or_else(const char *text, const char *otherwise)
+{
+    return text ? text : otherwise;
+}
+
+const char *routed_layer_text(const struct routed_layer *layer)
+{
+    static char text[16384];
+    const struct shape *s = layer->shape;
+    const char *t = s->dtype, *cluster = layer->cluster ? "room" : "laptop";
+    int length = snprintf(
+        text, sizeof text,
+        "import std.ops;\nimport std.hw { %s };\nimport std.schedules { serial, ladder, waves };\n"
+        "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n%s"
+        "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
+        "    param w_router: f32[experts, hidden];\n"
+        "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
+        "    param w_down: %s[experts, hidden, ffn];\n"
+        "    stage route: r = topk(x, w_router, k: %d, normalize: %s%s%s);\n"
+        "    stage dispatch: xd = dispatch(x, r%s%s);\n"
+        "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
+        "    stage combine: y = combine(yd, r%s%s);\n    yield y;\n}\n"
+        "%s%s%s\nplacement p on %s { %s }\n"
+        "pipeline main { layer = moe; repeat = %d; cluster = %s; placement = p; target = cpu; %s }\n",
+        layer->cluster ? "host" : "laptop", s->bound, s->hidden, s->ffn, s->experts, or_else(layer->items, ""), t, t, t,
+        t, s->choices, s->normalize ? "true" : "false", comma(layer->route), or_else(layer->route, ""),
+        comma(layer->dispatch), or_else(layer->dispatch, ""), comma(layer->combine), or_else(layer->combine, ""),
+        layer->cluster ? "cluster room { " : "", or_else(layer->cluster, ""), layer->cluster ? " }" : "", cluster,
+        or_else(layer->place, "place experts over rank { balance: even };"), layer->repeat ? layer->repeat : 1, cluster,
+        or_else(layer->uses, "use serial;"));
+    CU_ASSERT_FATAL(length > 0 && (size_t)length < sizeof text);
+    return text;
+}
+
 struct outcome run_plan_once(moe_plan *plan, const struct run *run)
 {
     struct outcome outcome = {0};
     moe_plan_info info;
     moe_plan_describe(plan, &info);
     outcome.choices = info.choices;
+    outcome.width = info.width;
     for (uint32_t r = 0; r < info.ranks; r++)
         outcome.tokens += run->tokens[r];
     struct bridge b;
@@ -160,6 +201,12 @@ struct outcome run_plan_once(moe_plan *plan, const struct run *run)
     free(b.out);
     free(b.steps);
     return outcome;
+}
+
+bool outcome_equal(const struct outcome *a, const struct outcome *b)
+{
+    return a->status == MOE_OK && b->status == MOE_OK && a->tokens == b->tokens && a->width == b->width &&
+           !memcmp(a->out, b->out, (size_t)(a->tokens * a->width) * sizeof *a->out);
 }
 
 void outcome_free(struct outcome *outcome)

@@ -6,6 +6,21 @@
 #include <stdint.h>
 
 #include "runtime/moe.h"
+#include "tests/end_to_end/reference.h"
+
+/// A layer of a routed SwiGLU (param names w_router, w_gate_up, w_down; stages route, dispatch, expert, combine) in a pipeline.
+struct routed_layer {
+    const struct shape *shape;
+    const char *route, *dispatch, *combine; // more options of the stages, as "capacity: 0.1x"; NULL: none
+    const char *items;   // formats, devices, schedules that the layer or the pipeline names; NULL: none
+    const char *cluster; // body of a cluster; NULL: std.hw's laptop
+    const char *place;   // body of the placement; NULL: evenly over `rank`
+    const char *uses;    // NULL: serial
+    int repeat;          // 0: one layer
+};
+
+/// Its text, valid until the next call. Schedules of std.schedules that it may name: serial, ladder, waves.
+const char *routed_layer_text(const struct routed_layer *layer);
 
 /// What to compile: text is written to `file` under a temporary folder, unless path names an existing file.
 struct subject {
@@ -31,7 +46,7 @@ struct outcome {
     float *out;                 // [sum of tokens, width], widened to f32
     int32_t *ids;               // [sum, choices]
     float *weights;
-    int64_t tokens;
+    int64_t tokens, width;
     uint32_t choices;
     moe_stats stats;            // expert_load copied
     int64_t *load;
@@ -51,6 +66,8 @@ struct run {
 
 struct outcome run_plan_once(moe_plan *plan, const struct run *run);
 void outcome_free(struct outcome *outcome);
+/// Did both succeed, with the same bytes?
+bool outcome_equal(const struct outcome *a, const struct outcome *b);
 
 /// relative L2 of a against b.
 double relative_l2(const float *a, const float *b, size_t count);

@@ -21,31 +21,20 @@ static const char mixed[] = "device fast at node[0]; device slow at node[1]; axi
                             "    link ib across node { bandwidth: 1GB/s, latency: 20us };\n"
                             "    link nv across gpu { bandwidth: 100GB/s, latency: 1us };";
 
+static const char items[] =
+    "device fast { sm = 4; peak = { bf16: 80GFLOPS }; }\ndevice slow { sm = 4; peak = { bf16: 10GFLOPS }; }\n"
+    "schedule both(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
+    "    split tokens into n as i; split experts into g as w;\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+    "    bind route, expert to comp; bind dispatch to tx; bind combine to rx { sm: 2 };\n"
+    "    for i in 0..n { route[i]; pipelined w in 0..g { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n";
+
 static moe_plan *compile(const char *cluster, const char *placement, const char *schedule, const char *options)
 {
-    char text[4096];
-    snprintf(
-        text, sizeof text,
-        "import std.ops;\nimport std.schedules { serial, ladder, waves };\n"
-        "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
-        "device fast { sm = 4; peak = { bf16: 80GFLOPS }; }\ndevice slow { sm = 4; peak = { bf16: 10GFLOPS }; }\n"
-        "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
-        "    param w_router: f32[experts, hidden];\n"
-        "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
-        "    param w_down: bf16[experts, hidden, ffn];\n"
-        "    stage route: r = topk(x, w_router, k: %d);\n"
-        "    stage dispatch: xd = dispatch(x, r%s);\n"
-        "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
-        "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
-        "cluster room { %s }\nplacement p on room { %s }\n"
-        "schedule both(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
-        "    split tokens into n as i; split experts into g as w;\n"
-        "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
-        "    bind route, expert to comp; bind dispatch to tx; bind combine to rx { sm: 2 };\n"
-        "    for i in 0..n { route[i]; pipelined w in 0..g { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n"
-        "pipeline main { layer = moe; cluster = room; placement = p; use serial; }\n",
-        BOUND, shape.hidden, shape.ffn, shape.experts, shape.choices, options, cluster, placement);
-    struct subject subject = {.text = text, .schedule = schedule, .layer = -1, .cpu_level = "v2"}; // quick to compile
+    struct routed_layer layer = {
+        .shape = &shape, .dispatch = options, .items = items, .cluster = cluster, .place = placement};
+    struct subject subject = {
+        .text = routed_layer_text(&layer), .schedule = schedule, .layer = -1, .cpu_level = "v2"}; // quick to compile
     return subject_compile(&subject);
 }
 
@@ -98,7 +87,7 @@ static void test_results(void)
 static moe_stats run_to(const char *cluster, int expert)
 {
     moe_stats stats = {0};
-    moe_plan *plan = compile(cluster, "place experts over node, gpu;", "serial", ", capacity: 8x");
+    moe_plan *plan = compile(cluster, "place experts over node, gpu;", "serial", "capacity: 8x");
     int32_t ids[BOUND * 3];
     float weights[BOUND * 3], *in = calloc((size_t)BOUND * (size_t)shape.hidden, sizeof *in);
     const int64_t tokens[RANKS] = {BOUND, 0, 0, 0};
@@ -220,12 +209,12 @@ static void check_hops(size_t grid, const struct hop_run *runs, size_t run_count
 /// thread count and device, and whether rows find slots or go in rounds.
 static void test_two_hops(void)
 {
-    static const struct hop_run runs[] = {{", via: node, capacity: 8x", "serial", "cpu"},
-                                          {", via: node, capacity: 8x", "ladder(n: 3)", "cpu"},
-                                          {", via: node, capacity: 0.3x", "serial", "cpu"},
-                                          {", via: node, capacity: 0.3x", "ladder(n: 2)", "sim"},
-                                          {", via: node, capacity: 0.1x, pool: 0.05x", "ladder(n: 2)", "cpu"},
-                                          {", via: node, capacity: 2x", "serial", "sim"}};
+    static const struct hop_run runs[] = {{"via: node, capacity: 8x", "serial", "cpu"},
+                                          {"via: node, capacity: 8x", "ladder(n: 3)", "cpu"},
+                                          {"via: node, capacity: 0.3x", "serial", "cpu"},
+                                          {"via: node, capacity: 0.3x", "ladder(n: 2)", "sim"},
+                                          {"via: node, capacity: 0.1x, pool: 0.05x", "ladder(n: 2)", "cpu"},
+                                          {"via: node, capacity: 2x", "serial", "sim"}};
     for (size_t g = 0; g < GRIDS; g++)
         check_hops(g, runs, sizeof runs / sizeof *runs);
 }
@@ -233,10 +222,10 @@ static void test_two_hops(void)
 /// The same with waves of experts, which have bytes of their own.
 static void test_hops_of_waves(void)
 {
-    static const struct hop_run runs[] = {{", via: node, capacity: 8x", "waves(g: 2)", "cpu"},
-                                          {", via: node, capacity: 8x", "both", "sim"},
-                                          {", via: node, capacity: 0.3x", "waves(g: 2)", "sim"},
-                                          {", via: node, capacity: 0.1x, pool: 0.05x", "both(n: 3)", "cpu"}};
+    static const struct hop_run runs[] = {{"via: node, capacity: 8x", "waves(g: 2)", "cpu"},
+                                          {"via: node, capacity: 8x", "both", "sim"},
+                                          {"via: node, capacity: 0.3x", "waves(g: 2)", "sim"},
+                                          {"via: node, capacity: 0.1x, pool: 0.05x", "both(n: 3)", "cpu"}};
     for (size_t g = 0; g < GRIDS; g++)
         check_hops(g, runs, sizeof runs / sizeof *runs);
 }
@@ -271,13 +260,13 @@ static int64_t bytes_across(const char *schedule, const char *options, int a, in
 static void test_hops_save_bytes(void)
 {
     const int64_t row = 64 * 2;
-    int64_t direct = bytes_across("serial", ", capacity: 8x", 6, 9), // ranks 2 and 3
-        relayed = bytes_across("serial", ", capacity: 8x, via: node", 6, 9);
+    int64_t direct = bytes_across("serial", "capacity: 8x", 6, 9), // ranks 2 and 3
+        relayed = bytes_across("serial", "capacity: 8x, via: node", 6, 9);
     CU_ASSERT(direct >= BOUND * 2 * row); // rank 0 sends each row to two ranks
     CU_ASSERT(relayed >= BOUND * row && relayed < direct * 3 / 4);
     // Expert 6 is of the first wave, 11 of the second.
-    int64_t alike = bytes_across("waves(g: 2)", ", capacity: 8x, via: node", 6, 9),
-            apart = bytes_across("waves(g: 2)", ", capacity: 8x, via: node", 6, 11);
+    int64_t alike = bytes_across("waves(g: 2)", "capacity: 8x, via: node", 6, 9),
+            apart = bytes_across("waves(g: 2)", "capacity: 8x, via: node", 6, 11);
     CU_ASSERT(apart >= alike && apart < BOUND * 2 * (row + 24)); // rank 0 sends no row again
 }
 
@@ -288,7 +277,7 @@ static void test_hops_faults(void)
     const int64_t tokens[RANKS] = {40, 40, 40, 40};
     float *in = malloc(160 * (size_t)shape.hidden * sizeof *in);
     gaussian(in, 160 * (size_t)shape.hidden, 3);
-    moe_plan *plan = compile(square, "place experts over node, gpu;", "serial", ", capacity: 8x, via: node");
+    moe_plan *plan = compile(square, "place experts over node, gpu;", "serial", "capacity: 8x, via: node");
     for (size_t i = 0; plan && i < sizeof faults / sizeof *faults; i++) {
         struct run run = {.in = in, .tokens = tokens, .options = {.threads = 2, .seed = 5, .fault = faults[i]}};
         struct outcome o = run_plan_once(plan, &run);

@@ -12,25 +12,17 @@
 
 enum { HIDDEN = 128, BOUND = 320, CHOICES = 3 };
 
-// One layer with the given dtype and dispatch options on four ranks.
+// Two layers with the given dtype and dispatch options on four ranks.
 static const char *layer_text(const char *dtype, const char *dispatch)
 {
-    static char text[2048];
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder };\n"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = 96;\ndim experts = 12;\n"
-             "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n"
-             "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
-             "    param w_down: %s[experts, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, k: %d);\n"
-             "    stage dispatch: xd = dispatch(x, r%s);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
-             "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
-             "placement p on laptop { place experts over rank; }\n"
-             "pipeline main { layer = moe; repeat = 2; cluster = laptop; placement = p; target = cpu; use serial; }\n",
-             BOUND, HIDDEN, dtype, dtype, dtype, dtype, CHOICES, dispatch);
-    return text;
+    struct shape shape = {.hidden = HIDDEN,
+                          .ffn = 96,
+                          .experts = 12,
+                          .choices = CHOICES,
+                          .bound = BOUND,
+                          .dtype = dtype,
+                          .normalize = true};
+    return routed_layer_text(&(struct routed_layer){.shape = &shape, .dispatch = dispatch, .repeat = 2});
 }
 
 static struct outcome run_once(const char *text, const char *schedule, uint32_t ranks, int64_t layer,
@@ -49,12 +41,6 @@ static struct outcome run_once(const char *text, const char *schedule, uint32_t 
     return o;
 }
 
-static bool equal_bytes(const struct outcome *a, const struct outcome *b)
-{
-    return a->status == MOE_OK && b->status == MOE_OK && a->tokens == b->tokens &&
-           !memcmp(a->out, b->out, (size_t)a->tokens * HIDDEN * sizeof *a->out);
-}
-
 static void test_schedules_and_threads(void)
 {
     static float in[4 * BOUND * HIDDEN];
@@ -70,11 +56,11 @@ static void test_schedules_and_threads(void)
                 char schedule[32];
                 snprintf(schedule, sizeof schedule, "ladder(n: %d)", n);
                 struct outcome o = run_once(text, schedule, 4, -1, in, tokens, (moe_options){.threads = threads});
-                CU_ASSERT(equal_bytes(&first, &o));
+                CU_ASSERT(outcome_equal(&first, &o));
                 outcome_free(&o);
             }
         struct outcome virtual = run_once(text, "ladder(n: 4)", 4, -1, in, tokens, (moe_options){.device = "sim"});
-        CU_ASSERT(equal_bytes(&first, &virtual));
+        CU_ASSERT(outcome_equal(&first, &virtual));
         outcome_free(&virtual);
         outcome_free(&first);
     }
@@ -202,16 +188,16 @@ static void test_capacity(void)
     static float in[4 * BOUND * HIDDEN];
     gaussian(in, sizeof in / sizeof *in, 3);
     const int64_t tokens[4] = {BOUND, BOUND, 17, 200};
-    struct outcome wide = run_once(layer_text("bf16", ", capacity: 8x"), "ladder(n: 2)", 4, -1, in, tokens,
-                                   (moe_options){.threads = 2});
-    const char *tight[] = {", capacity: 0.1x", ", capacity: 0.5x", ", capacity: 0.1x, pool: 0.01x"};
+    struct outcome wide =
+        run_once(layer_text("bf16", "capacity: 8x"), "ladder(n: 2)", 4, -1, in, tokens, (moe_options){.threads = 2});
+    const char *tight[] = {"capacity: 0.1x", "capacity: 0.5x", "capacity: 0.1x, pool: 0.01x"};
     CU_ASSERT_EQUAL(wide.status, MOE_OK);
     CU_ASSERT_EQUAL(wide.stats.overflowed, 0);
     CU_ASSERT_EQUAL(wide.stats.rounds, 0);
     for (size_t i = 0; i < 3; i++) {
         struct outcome o = run_once(layer_text("bf16", tight[i]), i == 1 ? "serial" : "ladder(n: 2)", 4, -1, in, tokens,
                                     (moe_options){.threads = 2});
-        CU_ASSERT(equal_bytes(&wide, &o));
+        CU_ASSERT(outcome_equal(&wide, &o));
         CU_ASSERT(o.stats.overflowed > 0);
         CU_ASSERT(o.stats.rounds > wide.stats.rounds);
         CU_ASSERT(o.stats.slot_bytes < wide.stats.slot_bytes);
@@ -220,8 +206,8 @@ static void test_capacity(void)
         outcome_free(&o);
     }
     printf("\n");
-    struct outcome refused = run_once(layer_text("bf16", ", capacity: 0.1x, overflow: error"), "serial", 4, -1, in, tokens,
-                                      (moe_options){.threads = 2, .fault = ""});
+    struct outcome refused = run_once(layer_text("bf16", "capacity: 0.1x, overflow: error"), "serial", 4, -1, in,
+                                      tokens, (moe_options){.threads = 2, .fault = ""});
     CU_ASSERT_EQUAL(refused.status, MOE_OVERFLOW);
     outcome_free(&refused);
     outcome_free(&wide);

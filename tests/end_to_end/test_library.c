@@ -21,19 +21,15 @@ static struct outcome run_with(moe_plan *plan, const float *in, int n, const cha
     return o;
 }
 
-static bool same(const struct outcome *a, const struct outcome *b)
-{
-    return a->tokens == b->tokens && !memcmp(a->out, b->out, (size_t)a->tokens * WIDTH * sizeof *a->out);
-}
-
 static void compare(const struct library *l, int n, moe_plan *plan, moe_plan *serial, const float *in)
 {
     struct outcome a = run_with(plan, in, n, NULL, 2), b = run_with(serial, in, n, NULL, 1), c = run_with(plan, in, n, "sim", 1);
-    bool good = same(&a, &c) && (l->waves[n] ? relative_l2(a.out, b.out, (size_t)a.tokens * WIDTH) < 5e-3 : same(&a, &b));
+    bool good = outcome_equal(&a, &c) &&
+                (l->waves[n] ? relative_l2(a.out, b.out, (size_t)a.tokens * WIDTH) < 5e-3 : outcome_equal(&a, &b));
     CU_ASSERT_TRUE(good);
     if (!good)
         fprintf(stderr, "%s: other bytes, relative L2 %.2e, sim %s\n", l->name[n],
-                relative_l2(a.out, b.out, (size_t)a.tokens * WIDTH), same(&a, &c) ? "agrees" : "differs");
+                relative_l2(a.out, b.out, (size_t)a.tokens * WIDTH), outcome_equal(&a, &c) ? "agrees" : "differs");
     outcome_free(&a);
     outcome_free(&b);
     outcome_free(&c);
@@ -69,7 +65,7 @@ static void test_waves(void)
         moe_plan *plan = library_compile(&one, false, "");
         if (first && plan) {
             struct outcome a = run_with(first, in, 0, NULL, 2), b = run_with(plan, in, 0, NULL, 2);
-            CU_ASSERT_TRUE(same(&a, &b));
+            CU_ASSERT_TRUE(outcome_equal(&a, &b));
             outcome_free(&a);
             outcome_free(&b);
         }

@@ -12,21 +12,18 @@ enum { HIDDEN = 64, BOUND = 96, MOST_RANKS = 4, MESSAGES = 256 };
 
 static moe_plan *compile(const char *cluster, const char *options, const char *schedule, int repeat)
 {
-    char text[4096];
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.schedules { serial, ladder, waves };\n"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = 512;\ndim experts = 12;\n"
-             "device d { sm = 1; peak = { bf16: 80GFLOPS }; }\n"
-             "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n"
-             "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
-             "    param w_down: bf16[experts, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, k: 3);\n    stage dispatch: xd = dispatch(x, r%s);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: y = combine(yd, r);\n"
-             "    yield y;\n}\ncluster room { device = d; %s }\nplacement p on room { place experts over %s; }\n"
-             "pipeline main { layer = moe; repeat = %d; cluster = room; placement = p; use serial; }\n",
-             BOUND, HIDDEN, options, cluster, strstr(cluster, "gpu") ? "node, gpu" : "node", repeat);
-    struct subject subject = {.text = text, .schedule = schedule, .layer = -1};
+    static const struct shape shape = {
+        .hidden = HIDDEN, .ffn = 512, .experts = 12, .choices = 3, .bound = BOUND, .dtype = "bf16", .normalize = true};
+    char body[512];
+    snprintf(body, sizeof body, "device = d; %s", cluster);
+    struct routed_layer layer = {.shape = &shape,
+                                 .dispatch = options,
+                                 .cluster = body,
+                                 .repeat = repeat,
+                                 .items = "device d { sm = 1; peak = { bf16: 80GFLOPS }; }\n",
+                                 .place = strstr(cluster, "gpu") ? "place experts over node, gpu;"
+                                                                 : "place experts over node;"};
+    struct subject subject = {.text = routed_layer_text(&layer), .schedule = schedule, .layer = -1};
     return subject_compile(&subject);
 }
 
@@ -38,8 +35,13 @@ static void test_bytes(void)
 {
     static const struct {
         const char *schedule, *options;
-    } cases[] = {{"serial", ""},          {"ladder(n: 3)", ""},          {"waves(g: 2)", ""},
-                 {"ladder(n: 2)", ", via: node"}, {"waves(g: 2)", ", via: node"}, {"ladder(n: 2)", ", capacity: 0.2x"}, {"serial", ", capacity: 0.2x"}};
+    } cases[] = {{"serial", ""},
+                 {"ladder(n: 3)", ""},
+                 {"waves(g: 2)", ""},
+                 {"ladder(n: 2)", "via: node"},
+                 {"waves(g: 2)", "via: node"},
+                 {"ladder(n: 2)", "capacity: 0.2x"},
+                 {"serial", "capacity: 0.2x"}};
     const int64_t tokens[MOST_RANKS] = {70, 0, BOUND, 9}, sum = 70 + BOUND + 9;
     size_t count = (size_t)sum * HIDDEN;
     float *in = malloc(count * sizeof *in);
@@ -136,7 +138,7 @@ static void test_sharing(void)
         ids[i] = i % 3 ? -1 : 0; // an expert of rank 0
         weights[i] = 1;
     }
-    moe_plan *plan = compile(four, ", capacity: 8x", "serial", 1);
+    moe_plan *plan = compile(four, "capacity: 8x", "serial", 1);
     struct run run = {.in = in, .tokens = tokens, .given_ids = ids, .given_weights = weights};
     run.trace = lab_file("links.json");
     run.options = (moe_options){.device = "sim", .trace = 1};

@@ -150,7 +150,7 @@ static void compare(moe_plan *plan, moe_plan *serial, const float *in, uint32_t 
     CU_ASSERT_EQUAL_FATAL(want.status, MOE_OK);
     for (uint64_t j = 0; j <= JITTERS; j++) {
         struct outcome o = run_nth(plan, in, n, j ? "sim" : NULL, j ? number * 16 + j : 0);
-        bool same = o.status == MOE_OK && !memcmp(o.out, want.out, (size_t)want.tokens * WIDTH * sizeof *o.out);
+        bool same = outcome_equal(&o, &want);
         CU_ASSERT(same);
         if (!same)
             fprintf(stderr, "schedule %llu: %s\n", (unsigned long long)number, o.status ? o.error : "other bytes than serial");

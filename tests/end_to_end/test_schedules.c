@@ -73,8 +73,7 @@ static bool same_bytes(moe_plan *plan, moe_plan *serial, const float *in, int n,
     const int64_t tokens[4] = {3, FIRST_TOKENS + n, 0, 17};
     struct run run = {.in = in, .tokens = tokens, .steps = 2, .options = {.threads = 2, .seed = 3, .device = device, .poison = 1}};
     struct outcome a = run_plan_once(plan, &run), b = run_plan_once(serial, &run);
-    bool same = a.status == MOE_OK && b.status == MOE_OK &&
-                !memcmp(a.out, b.out, (size_t)a.tokens * WIDTH * sizeof *a.out);
+    bool same = outcome_equal(&a, &b);
     if (!same)
         fprintf(stderr, "schedule %d on %s: %s%s\n", n, device ? device : "cpu", a.error, b.error);
     outcome_free(&a);
@@ -124,7 +123,7 @@ static void test_small_counts(void)
             const int64_t tokens[4] = {t, 1, 0, t / 2};
             struct run run = {.in = in, .tokens = tokens, .options = {.threads = 1, .poison = 1}};
             struct outcome a = run_plan_once(plan, &run), b = run_plan_once(serial, &run);
-            CU_ASSERT(a.status == MOE_OK && !memcmp(a.out, b.out, (size_t)a.tokens * WIDTH * sizeof *a.out));
+            CU_ASSERT(outcome_equal(&a, &b));
             outcome_free(&a);
             outcome_free(&b);
         }
@@ -152,8 +151,7 @@ static void test_examples(void)
             struct outcome a = run_plan_once(plan, &run), b = run_plan_once(serial, &run);
             size_t count = (size_t)a.tokens * EXAMPLE_WIDTH;
             CU_ASSERT(a.status == MOE_OK && b.status == MOE_OK);
-            CU_ASSERT(strstr(names[i], "waves") ? relative_l2(a.out, b.out, count) < 5e-3
-                                                : !memcmp(a.out, b.out, count * sizeof *a.out));
+            CU_ASSERT(strstr(names[i], "waves") ? relative_l2(a.out, b.out, count) < 5e-3 : outcome_equal(&a, &b));
             outcome_free(&a);
             outcome_free(&b);
         }

@@ -13,24 +13,8 @@
 
 static moe_plan *compile_shape(const struct shape *shape, uint32_t ranks, const char *schedule)
 {
-    char text[2048];
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder };\n"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
-             "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n"
-             "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
-             "    param w_down: %s[experts, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, k: %d, normalize: %s);\n"
-             "    stage dispatch: xd = dispatch(x, r);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
-             "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
-             "placement p on laptop { place experts over rank { balance: even }; }\n"
-             "pipeline main { layer = moe; cluster = laptop; placement = p; target = cpu;\n"
-             "    use ladder(n: 2) when tokens >= 64; use serial; }\n",
-             shape->bound, shape->hidden, shape->ffn, shape->experts, shape->dtype, shape->dtype, shape->dtype, shape->dtype,
-             shape->choices, shape->normalize ? "true" : "false");
-    struct subject subject = {.text = text, .ranks = ranks, .schedule = schedule, .layer = -1};
+    struct routed_layer layer = {.shape = shape, .uses = "use ladder(n: 2) when tokens >= 64; use serial;"};
+    struct subject subject = {.text = routed_layer_text(&layer), .ranks = ranks, .schedule = schedule, .layer = -1};
     return subject_compile(&subject);
 }
 

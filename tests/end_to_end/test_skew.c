@@ -16,28 +16,13 @@ enum { HIDDEN = 32, FFN = 16, BOUND = 90, SEED = 5, RANKS = 4, CHOICES_MAX = 512
 enum skew { ONE_EXPERT, ONE_RANK, ZIPF, EVEN, SKEWS };
 static const char *const skew_names[SKEWS] = {"one expert", "one rank", "Zipf", "even"};
 static const char *const schedule_names[] = {"serial", "ladder(n: 3)", "waves(g: 3)"};
-static const char *const dispatches[] = {", capacity: 8x", ", capacity: 0.1x, pool: 0.1x", ", capacity: 0.02x, pool: 0.02x"};
+static const char *const dispatches[] = {"capacity: 8x", "capacity: 0.1x, pool: 0.1x", "capacity: 0.02x, pool: 0.02x"};
 static const int64_t tokens[RANKS] = {BOUND, 1, 0, BOUND};
 enum { TOKENS = BOUND + 1 + BOUND };
 
 static moe_plan *compile(const struct shape *shape, const char *dispatch, const char *schedule)
 {
-    static char text[2048];
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder, waves };\n"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
-             "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n"
-             "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
-             "    param w_down: %s[experts, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, k: %d);\n"
-             "    stage dispatch: xd = dispatch(x, r%s);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
-             "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
-             "placement p on laptop { place experts over rank { balance: even }; }\n"
-             "pipeline main { layer = moe; cluster = laptop; placement = p; target = cpu; use serial; }\n",
-             BOUND, HIDDEN, FFN, shape->experts, shape->dtype, shape->dtype, shape->dtype, shape->dtype, shape->choices,
-             dispatch);
+    const char *text = routed_layer_text(&(struct routed_layer){.shape = shape, .dispatch = dispatch});
     return subject_compile(&(struct subject){.text = text, .schedule = schedule, .layer = -1});
 }
 

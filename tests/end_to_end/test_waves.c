@@ -40,25 +40,23 @@ struct setup {
     uint32_t ranks;
 };
 
+static struct shape shape_of(const struct setup *s)
+{
+    return (struct shape){.hidden = HIDDEN,
+                          .ffn = FFN,
+                          .experts = s->experts,
+                          .choices = s->choices,
+                          .bound = BOUND,
+                          .dtype = s->dtype,
+                          .normalize = true};
+}
+
 static moe_plan *compile_setup(const struct setup *s)
 {
-    static char text[8192];
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder, waves };\n"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
-             "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n"
-             "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
-             "    param w_down: %s[experts, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, k: %d);\n"
-             "    stage dispatch: xd = dispatch(x, r%s);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
-             "    stage combine: y = combine(yd, r);\n    yield y;\n}\n%s"
-             "placement p on laptop { place experts over rank { balance: even }; }\n"
-             "pipeline main { layer = moe; cluster = laptop; placement = p; target = cpu; use serial; }\n",
-             BOUND, HIDDEN, FFN, s->experts, s->dtype, s->dtype, s->dtype, s->dtype, s->choices,
-             s->dispatch ? s->dispatch : "", schedules);
-    struct subject subject = {.text = text, .schedule = s->schedule, .ranks = s->ranks, .layer = -1};
+    struct shape shape = shape_of(s);
+    struct routed_layer layer = {.shape = &shape, .dispatch = s->dispatch, .items = schedules};
+    struct subject subject = {
+        .text = routed_layer_text(&layer), .schedule = s->schedule, .ranks = s->ranks, .layer = -1};
     return subject_compile(&subject);
 }
 
@@ -92,18 +90,12 @@ static struct outcome run_setup(const struct setup *s, const int64_t *tokens, mo
     return o;
 }
 
-static bool equal_bytes(const struct outcome *a, const struct outcome *b)
-{
-    return a->status == MOE_OK && b->status == MOE_OK && a->tokens == b->tokens &&
-           !memcmp(a->out, b->out, (size_t)a->tokens * HIDDEN * sizeof *a->out);
-}
-
 /// Runs it again, or another setup (plan NULL: not compiled yet), and compares the bytes.
 static void expect_same(const struct outcome *first, const struct setup *s, moe_plan *plan, const int64_t *tokens,
                         moe_options options)
 {
     struct outcome o = plan ? run_compiled(s, plan, tokens, options) : run_setup(s, tokens, options);
-    bool same = equal_bytes(first, &o);
+    bool same = outcome_equal(first, &o);
     CU_ASSERT(same);
     if (!same)
         fprintf(stderr, "%s%s, %s, %d experts of %d, %u ranks: other bytes\n", s->schedule, s->dispatch ? s->dispatch : "",
@@ -113,8 +105,7 @@ static void expect_same(const struct outcome *first, const struct setup *s, moe_
 
 static double reference_error(const struct setup *s, const struct outcome *o)
 {
-    struct shape shape = {.hidden = HIDDEN, .ffn = FFN, .experts = s->experts, .choices = s->choices, .bound = BOUND,
-                          .dtype = s->dtype, .normalize = true};
+    struct shape shape = shape_of(s);
     size_t count = (size_t)o->tokens * HIDDEN;
     float *want = malloc((count + 1) * sizeof *want);
     reference_layer(&shape, SEED, tokens_in(s->dtype), o->tokens, o->ids, o->weights, want);
@@ -174,25 +165,26 @@ static void test_one_wave(void)
 static void test_wave_capacity(void)
 {
     const int64_t tokens[] = {BOUND, BOUND, 17, 120};
-    const char *tight[] = {"", ", capacity: 0.5x", ", capacity: 0.1x", ", capacity: 0.1x, pool: 0.01x", ", capacity: 1x, pool: 4x"};
+    const char *tight[] = {"", "capacity: 0.5x", "capacity: 0.1x", "capacity: 0.1x, pool: 0.01x",
+                           "capacity: 1x, pool: 4x"};
     const char *names[] = {"waves(g: 2)", "waves(g: 4)", "backwards(g: 3)", "both(n: 2, g: 3)"};
     for (size_t n = 0; n < 4; n++) {
-        struct setup s = {"bf16", ", capacity: 8x", names[n], 24, 5, RANKS};
+        struct setup s = {"bf16", "capacity: 8x", names[n], 24, 5, RANKS};
         struct outcome wide = run_setup(&s, tokens, (moe_options){.threads = 2});
         CU_ASSERT_EQUAL(wide.status, MOE_OK);
         CU_ASSERT_EQUAL(wide.stats.overflowed, 0);
         CU_ASSERT(reference_error(&s, &wide) <= 5e-3);
-        s.dispatch = ", capacity: 8x, overflow: error";
+        s.dispatch = "capacity: 8x, overflow: error";
         expect_same(&wide, &s, NULL, tokens, (moe_options){.threads = 2});
         for (size_t i = 0; i < sizeof tight / sizeof *tight; i++) {
             s.dispatch = tight[i];
             struct outcome o = run_setup(&s, tokens, (moe_options){.threads = 2});
-            CU_ASSERT(equal_bytes(&wide, &o));
+            CU_ASSERT(outcome_equal(&wide, &o));
             CU_ASSERT(i != 2 || (o.stats.overflowed > 0 && o.stats.rounds > 0));
             outcome_free(&o);
         }
         outcome_free(&wide);
-        s.dispatch = ", capacity: 0.1x, overflow: error";
+        s.dispatch = "capacity: 0.1x, overflow: error";
         struct outcome refused = run_setup(&s, tokens, (moe_options){.threads = 2, .fault = ""});
         CU_ASSERT_EQUAL(refused.status, MOE_OVERFLOW);
         outcome_free(&refused);
@@ -203,9 +195,9 @@ static void test_wave_capacity(void)
 static void test_wave_shapes(void)
 {
     static const struct setup setups[] = {
-        {"bf16", NULL, "waves(g: 4)", 12, 3, 1},  {"bf16", NULL, "waves(g: 8)", 5, 2, 1},
-        {"f32", NULL, "waves(g: 2)", 3, 2, 4},    {"bf16", NULL, "waves(g: 8)", 7, 7, 3},
-        {"f32", NULL, "waves(g: 3)", 16, 16, 2},  {"bf16", ", capacity: 0.2x", "waves(g: 5)", 11, 11, 4},
+        {"bf16", NULL, "waves(g: 4)", 12, 3, 1},     {"bf16", NULL, "waves(g: 8)", 5, 2, 1},
+        {"f32", NULL, "waves(g: 2)", 3, 2, 4},       {"bf16", NULL, "waves(g: 8)", 7, 7, 3},
+        {"f32", NULL, "waves(g: 3)", 16, 16, 2},     {"bf16", "capacity: 0.2x", "waves(g: 5)", 11, 11, 4},
         {"f16", NULL, "backwards(g: 16)", 40, 6, 4}, {"bf16", NULL, "waves(g: 2)", 1, 1, 4},
     };
     const int64_t counts[][4] = {{BOUND, 3, 0, 71}, {0, 0, 0, 0}, {1, 0, 0, 0}, {BOUND, BOUND, BOUND, BOUND}, {0, 2, 1, 149}};
@@ -234,7 +226,7 @@ static void test_wave_shapes(void)
 static void test_travel_once(void)
 {
     const int64_t tokens[] = {BOUND, BOUND, BOUND, BOUND};
-    struct setup s = {"bf16", ", capacity: 8x", "serial", 24, 24, RANKS}; // every token needs every expert
+    struct setup s = {"bf16", "capacity: 8x", "serial", 24, 24, RANKS}; // every token needs every expert
     struct outcome one = run_setup(&s, tokens, (moe_options){.threads = 2});
     s.schedule = "waves(g: 3)";
     struct outcome three = run_setup(&s, tokens, (moe_options){.threads = 2});

@@ -15,12 +15,11 @@
 
 enum { BOUND = 96, SEED = 5, MOST_RANKS = 8, FFN = 24, EXPERTS = 12, CHOICES = 3 };
 
-static const char formats[] = "format f128 = fp8_e4m3 { block: [1, 128], scale: f32 };\n"
-                              "format f64 = fp8_e4m3 { block: [1, 64], scale: f32 };\n"
-                              "format u128 = fp8_e4m3 { block: [1, 128], scale: ue8m0 };\n"
-                              "format u64 = fp8_e4m3 { block: [1, 64], scale: ue8m0 };\n";
-
-static const char schedules[] =
+static const char items[] =
+    "format f128 = fp8_e4m3 { block: [1, 128], scale: f32 };\n"
+    "format f64 = fp8_e4m3 { block: [1, 64], scale: f32 };\n"
+    "format u128 = fp8_e4m3 { block: [1, 128], scale: ue8m0 };\n"
+    "format u64 = fp8_e4m3 { block: [1, 64], scale: ue8m0 };\n"
     "schedule chunked(n: 1..4 = 2, c: 2..8 = 3) for (route, dispatch, expert, combine) {\n"
     "    split tokens into n as i; split combine into c as k;\n"
     "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
@@ -45,27 +44,29 @@ struct setup {
     const char *level; // NULL: the best
 };
 
+static struct shape shape_of(const struct setup *s)
+{
+    return (struct shape){.hidden = s->hidden,
+                          .ffn = FFN,
+                          .experts = EXPERTS,
+                          .choices = CHOICES,
+                          .bound = BOUND,
+                          .dtype = s->dtype,
+                          .normalize = true};
+}
+
 static moe_plan *compile_setup(const struct setup *s, const char *schedule)
 {
-    static char text[8192];
-    snprintf(text, sizeof text,
-             "import std.ops;\nimport std.hw { host };\nimport std.schedules { serial, ladder, waves };\n%s"
-             "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
-             "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
-             "    param w_router: f32[experts, hidden];\n"
-             "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
-             "    param w_down: %s[experts, hidden, ffn];\n"
-             "    stage route: r = topk(x, w_router, k: %d);\n"
-             "    stage dispatch: xd = dispatch(x, r%s%s);\n"
-             "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
-             "    stage combine: y = combine(yd, r%s%s);\n    yield y;\n}\n%s"
-             "cluster room { %s }\n"
-             "placement p on room { place experts over %s { balance: even }; }\n"
-             "pipeline main { layer = moe; cluster = room; placement = p; target = cpu; use serial; }\n",
-             formats, BOUND, s->hidden, FFN, EXPERTS, s->dtype, s->dtype, s->dtype, s->dtype, CHOICES,
-             *s->dispatch ? ", " : "", s->dispatch, *s->combine ? ", " : "", s->combine, schedules, s->cluster,
-             s->cluster == line ? "rank" : "node, gpu");
-    struct subject subject = {.text = text, .schedule = schedule, .ranks = s->ranks, .layer = -1, .cpu_level = s->level};
+    struct shape shape = shape_of(s);
+    struct routed_layer layer = {.shape = &shape,
+                                 .dispatch = s->dispatch,
+                                 .combine = s->combine,
+                                 .items = items,
+                                 .cluster = s->cluster,
+                                 .place =
+                                     s->cluster == line ? NULL : "place experts over node, gpu { balance: even };"};
+    struct subject subject = {
+        .text = routed_layer_text(&layer), .schedule = schedule, .ranks = s->ranks, .layer = -1, .cpu_level = s->level};
     return subject_compile(&subject);
 }
 
@@ -116,8 +117,7 @@ static struct loss difference_of(const float *got, const float *want, size_t cou
 static struct loss layer_loss(const struct setup *s)
 {
     struct outcome o = run_setup(s, "serial", (moe_options){0});
-    struct shape shape = {
-        .hidden = s->hidden, .ffn = FFN, .experts = EXPERTS, .choices = CHOICES, .bound = BOUND, .dtype = s->dtype};
+    struct shape shape = shape_of(s);
     size_t count = (size_t)(o.tokens * s->hidden);
     float *want = malloc((count + 1) * sizeof *want);
     reference_layer(&shape, SEED, tokens_in(s), o.tokens, o.ids, o.weights, want);
@@ -188,8 +188,7 @@ static void test_measured(void)
 static void expect_same(const struct setup *s, const struct outcome *first, const char *schedule, moe_options options)
 {
     struct outcome o = run_setup(s, schedule, options);
-    bool same = first->status == MOE_OK && o.status == MOE_OK && o.tokens == first->tokens &&
-                !memcmp(first->out, o.out, (size_t)(o.tokens * s->hidden) * sizeof *o.out);
+    bool same = outcome_equal(first, &o);
     CU_ASSERT(same);
     if (!same)
         fprintf(stderr, "%s of (%s) (%s), hidden %d, %u ranks: other bytes\n", schedule, s->dispatch, s->combine,
