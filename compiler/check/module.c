@@ -1,6 +1,7 @@
 // The module as an IR: its description for printing and parsing, its invariants, and look-ups that later passes share.
 #include "compiler/check/module.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -17,6 +18,19 @@ const struct mod_arg *stage_arg(const struct ir *module, const struct mod_stage 
             return arg;
     }
     return NULL;
+}
+
+static double option_number(const struct ir *module, const struct mod_stage *stage, const char *name, double otherwise)
+{
+    const struct mod_arg *arg = stage_arg(module, stage, name);
+    return arg ? arg->number : otherwise;
+}
+
+bool route_is_limited(const struct ir *module, const struct mod_stage *route, int64_t bound)
+{
+    double experts = (double)ROW(module, mod_value, route->result)->width;
+    bool all = option_number(module, route, "expert_capacity", INFINITY) * option_number(module, route, "k", 1) >= experts;
+    return !all || option_number(module, route, "expert_tokens", INFINITY) < (double)bound; // a token chooses an expert once
 }
 
 uint32_t cluster_axis_between(const struct ir *module, const struct mod_cluster *cluster, int64_t a, int64_t b)

@@ -67,5 +67,7 @@ bool evaluate_limit(struct context *context, const struct program_text *program,
 
 /// Options of a stage by the op's name for them; NULL when the op has none of that name.
 const struct mod_arg *stage_arg(const struct ir *module, const struct mod_stage *stage, const char *name);
+/// Does the router have a limit on an expert's tokens that some step of `bound` tokens a rank can meet?
+bool route_is_limited(const struct ir *module, const struct mod_stage *route, int64_t bound);
 
 #endif

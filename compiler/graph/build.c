@@ -17,6 +17,7 @@ struct builder {
     struct context *context;
     const struct ir *module;
     const struct ast *ast;
+    uint32_t layer;
     double ranks;
     struct ir *graph;
     uint32_t *value_of;     // graph value by module value
@@ -262,6 +263,8 @@ static void add_task(const struct builder *b, const struct mod_stage *stage, uin
     uint32_t written = make_value(b, stage, rule->writes, inner);
     add_use(b, &task.writes, written);
     set_cost(b, stage, rule, &task);
+    task.whole = strcmp(rule->kernel, "route") == 0 &&
+                 route_is_limited(b->module, stage, ROW(b->module, mod_layer, b->layer)->tokens_bound);
     uint32_t row = NEW_ROW(b->context, b->graph, graph_task);
     *ROW(b->graph, graph_task, row) = task;
     ROW(b->graph, graph_value, written)->task = row;
@@ -336,7 +339,7 @@ bool build_graph(struct context *context, const struct program_text *program, co
 {
     const struct mod_layer *source = ROW(module, mod_layer, layer);
     uint32_t values = COUNT(module, mod_value);
-    struct builder b = {context, module, &program->ast, ranks_of(module, layer), graph, NULL, NULL};
+    struct builder b = {context, module, &program->ast, layer, ranks_of(module, layer), graph, NULL, NULL};
     b.value_of = context_alloc(context, values * sizeof *b.value_of);
     b.origins = context_alloc(context, values * sizeof *b.origins);
     for (uint32_t i = 0; i < values; i++) {

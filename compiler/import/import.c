@@ -21,7 +21,6 @@ struct writer {
     uint32_t wanted_count;
     const char *assumed_word;   // a key of find_options
     int64_t experts;
-    bool limited;               // the model drops tokens beyond a limit
     const char *text;           // so far
 };
 
@@ -274,10 +273,7 @@ static void put_machines(struct writer *w)
     put(w, "    cluster   = %s%s;\n    placement = spread;\n    target    = %s;\n", own ? "machines." : "", cluster,
         target_of(w));
     put(w, "    weights   = %s(safetensors(\"%s\"));\n\n", name_of(w, w->library.weights), w->config->folder);
-    if (w->limited)
-        put(w, "    use serial; // the limit on an expert's tokens counts a whole sequence\n}\n");
-    else
-        put(w, "    use ladder(n: 4) when tokens >= 256;\n    use serial;\n}\n");
+    put(w, "    use ladder(n: 4) when tokens >= 256;\n    use serial;\n}\n");
 }
 
 static void put_head(struct writer *w)
@@ -298,8 +294,7 @@ static void put_head(struct writer *w)
             w->options->cluster);
     else
         put(w, "import std.hw { %s };\n", name_of(w, w->library.cluster));
-    put(w, "import std.schedules { %s };\nimport \"%s\" as hf;\n\n", w->limited ? "serial" : "serial, ladder",
-        w->config->path);
+    put(w, "import std.schedules { serial, ladder };\nimport \"%s\" as hf;\n\n", w->config->path);
 }
 
 static const char *write_file(struct writer *w)
@@ -309,7 +304,6 @@ static const char *write_file(struct writer *w)
     set_row_types(w);
     const char *layer = edited_text(&w->library, node(w, w->library.layer)->span, s->edits, s->edit_count);
     const char *map = edited_text(&w->library, node(w, w->library.weights)->span, s->edits, s->edit_count);
-    w->limited = has_word(layer, "expert_tokens") || has_word(layer, "expert_capacity");
     put_head(w);
     if (!put_sizes(w, layer))
         return NULL;

@@ -76,7 +76,8 @@ static void begin(struct writer *w, enum opcode op, double cost)
     struct lowering *l = w->l;
     l->drafts = context_grow(l->context, l->drafts, &l->draft_capacity, l->draft_count + 1, sizeof *l->drafts);
     w->draft = &l->drafts[l->draft_count++];
-    *w->draft = (struct draft){.op = op, .phase = phase_words_count, .kernel = NONE, .exchange = NONE, .cost = cost};
+    *w->draft = (struct draft){
+        .op = op, .phase = phase_words_count, .range = w->range, .kernel = NONE, .exchange = NONE, .cost = cost};
     l->of_instance[w->instance].count++;
     if (!w->looping)
         w->step++;
@@ -274,7 +275,7 @@ static void draft_combine_recv(struct writer *w)
     message(w, opcode_recv, EXCHANGE_COMBINE, F_REPLY_SEND, F_REPLY_RECV);
 }
 
-static void draft_route(struct writer *w)
+static void draft_router(struct writer *w)
 {
     const struct path *p = w->path;
     double n = tokens(w), elements = (double)p->experts * (double)p->width;
@@ -288,12 +289,44 @@ static void draft_route(struct writer *w)
         param(w, p->bias);
     if (p->logit_bias != NONE)
         param(w, p->logit_bias);
-    if (p->limit_kernel == NONE)
-        return;
-    launch(w, p->limit_kernel, work(w, 0, n * (double)p->choices * 16));
+}
+
+/// Places are taken in the order of choices, then of tokens: of a rank's micro-batches one after another.
+static void draft_limit(struct writer *w, int64_t choice, int64_t end)
+{
+    const struct path *p = w->path;
+    uint32_t part = w->part;
+    launch(w, limit_kernel(w->l, p, choice, end), work(w, 0, tokens(w) * (double)(end - choice) * 16));
     own(w, F_IDS, access_update);
     own(w, F_WEIGHTS, access_update);
-    fresh(w, F_TAKEN);
+    w->part = 0; // the counts of all parts
+    if (part == 0 && choice == 0)
+        fresh(w, F_TAKEN);
+    else
+        own(w, F_TAKEN, access_update);
+    w->part = part;
+}
+
+/// Where experts have a limit, the first micro-batch's instance routes all of a rank's tokens.
+static void draft_route(struct writer *w)
+{
+    const struct path *p = w->path;
+    if (!p->limited) {
+        draft_router(w);
+        return;
+    }
+    if (w->part || w->piece)
+        return;
+    for (w->part = 0; w->part < w->l->parts; w->part++) {
+        w->range = w->part;
+        draft_router(w);
+    }
+    int64_t step = w->l->parts == 1 ? p->choices : 1;
+    for (int64_t choice = 0; choice < p->choices; choice += step)
+        for (w->part = 0; w->part < w->l->parts; w->part++) {
+            w->range = w->part;
+            draft_limit(w, choice, choice + step);
+        }
 }
 
 static bool has_pool(const struct writer *w)

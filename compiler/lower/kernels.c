@@ -201,18 +201,14 @@ uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype)
     return kernel_row(l, (struct plan_kernel){.role = kernel_role_add, .n = {width, dtype}});
 }
 
-uint32_t limit_kernel(struct lowering *l, const struct path *p)
+uint32_t limit_kernel(struct lowering *l, const struct path *p, int64_t first, int64_t end)
 {
-    double ratio = option_number(l, p->route, "expert_capacity", INFINITY);
-    double tokens = option_number(l, p->route, "expert_tokens", INFINITY);
-    bool all = ratio * (double)p->choices >= (double)p->experts; // a token chooses an expert once
-    if (all && tokens >= (double)l->layer->tokens_bound)
-        return NONE;
+    bool normalize = option_number(l, p->route, "normalize", 1) != 0;
     return kernel_row(l, (struct plan_kernel){.role = kernel_role_limit,
-                                              .n = {p->experts, p->choices, option_number(l, p->route, "normalize", 1) != 0},
+                                              .n = {p->experts, p->choices, normalize, first, end},
                                               .scale = option_number(l, p->route, "scale", 1),
-                                              .alpha = ratio,
-                                              .limit = tokens});
+                                              .alpha = option_number(l, p->route, "expert_capacity", INFINITY),
+                                              .limit = option_number(l, p->route, "expert_tokens", INFINITY)});
 }
 
 uint32_t shift_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype result)

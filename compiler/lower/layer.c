@@ -74,18 +74,6 @@ static void refuse_option(struct lowering *l, uint32_t stage, const char *option
         lower_refuse(l, E0901, stage, option, "this value of `%s` is not built yet", option);
 }
 
-static void check_route_options(struct lowering *l, const struct path *p)
-{
-    const struct mod_stage *route = lower_stage(l, p->route);
-    static const char *const limits[] = {"expert_capacity", "expert_tokens"};
-    for (int i = 0; i < 2 && p->limit_kernel != NONE && l->parts > 1; i++) {
-        const struct mod_arg *arg = stage_arg(l->module, route, limits[i]);
-        if (arg && arg->number < INFINITY)
-            lower_refuse(l, E0901, p->route, limits[i],
-                         "a limit on experts' tokens, which counts all of a rank's, with micro-batches is not built yet");
-    }
-}
-
 /// What a format is as a row on the wire; the checker has seen that rows can travel so.
 static struct plan_wire wire_of(const struct lowering *l, uint32_t number)
 {
@@ -252,7 +240,7 @@ static void read_mlp(struct lowering *l, struct path *p)
 
 static void add_path(struct lowering *l, uint32_t expert)
 {
-    struct path p = {.route = NONE, .dispatch = NONE, .expert = expert, .combine = NONE, .limit_kernel = NONE};
+    struct path p = {.route = NONE, .dispatch = NONE, .expert = expert, .combine = NONE};
     uint32_t rows = value_arg(l, expert, "x");
     p.dense = ROW(l->module, mod_value, rows)->kind != value_kind_routed;
     if (!p.dense && !read_routing(l, &p, rows))
@@ -261,8 +249,7 @@ static void add_path(struct lowering *l, uint32_t expert)
     read_mlp(l, &p);
     if (!p.dense) {
         read_dispatch(l, &p);
-        p.limit_kernel = limit_kernel(l, &p);
-        check_route_options(l, &p);
+        p.limited = route_is_limited(l->module, lower_stage(l, p.route), l->layer->tokens_bound);
     }
     if (l->failed)
         return;

@@ -52,7 +52,7 @@ struct path {
     bool weighted_input;       // the routing weight multiplies the expert's input instead of its output
     uint32_t bias, logit_bias; // NONE: one number for all experts
     int64_t a_stride, hidden_stride, acc_stride;
-    uint32_t limit_kernel; // NONE: experts take any number of tokens
+    bool limited; // experts take a limited number of a rank's tokens
     uint32_t route_kernel, bin_kernel, round_kernel, fan_kernel, unpack_kernel[MOE_MAX_WIRES], own_kernel, up_kernel,
         down_kernel, dense_kernel, fold_kernel, sum_kernel;
     uint32_t merge_kernels[2][2]; // [adds to a sum][ends: writes the result, not the sum]
@@ -128,6 +128,7 @@ struct operand {
 struct draft {
     enum opcode op;
     uint32_t phase; // phase_words_count: the instance's
+    uint32_t range; // whose rows it works on, as in instance_range
     uint32_t kernel, exchange;
     uint32_t operand_count;
     struct operand operands[MOE_MAX_ARGS];
@@ -199,8 +200,8 @@ struct path *path_of_stage(const struct lowering *l, uint32_t stage);
 // kernels.c: rows of plan_kernel, equal ones shared over the whole plan
 void make_kernels(struct lowering *l, struct path *path);
 uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype);
-/// NONE where no token can find an expert full.
-uint32_t limit_kernel(struct lowering *l, const struct path *p);
+/// Drops choices `first` to `end` of a token beyond the router's limit.
+uint32_t limit_kernel(struct lowering *l, const struct path *p, int64_t first, int64_t end);
 uint32_t shift_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype result);
 uint32_t gate_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype y, enum dtype result);
 

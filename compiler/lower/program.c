@@ -130,6 +130,7 @@ static void add_draft(struct lowering *l, const struct sched_instance *instance,
                               .slice = operand->slice == NONE ? NONE : l->first_part + operand->slice};
     }
     struct plan_instr *instr = add_instr(l, draft->op, instance);
+    instr->part = l->first_part + draft->range;
     instr->kernel = draft->kernel;
     instr->exchange = draft->exchange;
     instr->args = (struct rows){first, draft->operand_count};

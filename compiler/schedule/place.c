@@ -142,6 +142,8 @@ static uint32_t first_reading(struct placement *p, uint32_t layer, uint32_t task
                               uint32_t piece)
 {
     uint32_t first = 0;
+    if (ROW(p->e->graph, graph_task, task)->whole)
+        return *spot_at(p, layer, task, 0, 0);
     for (uint32_t i = 0; i < pieces_of(p, task); i++) {
         struct rows read = pieces_read(p, task, i, producer);
         if (piece >= read.first && piece - read.first < read.count)

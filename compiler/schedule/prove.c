@@ -107,7 +107,10 @@ static void dependent_sides(const struct proof *proof, const struct sched_overla
     const struct sched_edge *edge = ROW(proof->schedule, sched_edge, last->edge);
     if (chain->count == 1 && edge->why == edge_data) {
         const struct sched_info *info = ROW(proof->schedule, sched_info, 0);
-        const char *same = info->waves > 1        ? ", for the same wave"
+        bool apart = ROW(proof->schedule, sched_instance, overlap->left)->part !=
+                     ROW(proof->schedule, sched_instance, overlap->right)->part;
+        const char *same = apart                  ? ", for all microbatches"
+                           : info->waves > 1      ? ", for the same wave"
                            : info->parts.count > 1 ? ", for the same microbatch"
                                                    : "";
         diag_label(context, diag, "reads `%s`...", ir_text(proof->schedule, edge->value));

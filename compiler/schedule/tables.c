@@ -27,11 +27,24 @@ static void add_chain_edge(const struct placement *p, const struct spot *spot, c
              0);
 }
 
+/// What the first instance of a task that works on all of a rank's tokens has made is there for the others.
+static void add_whole_edge(const struct placement *p, const struct spot *spot, const struct graph_task *task)
+{
+    const struct ir *graph = p->e->graph;
+    uint32_t value = ROW(graph, graph_use, task->writes.first)->value;
+    str_id name = ir_str(p->schedule, ir_text(graph, ROW(graph, graph_value, value)->name));
+    add_edge(p, instance_at(p, spot->layer, spot->task, 0, 0), spot->position, edge_data, name, 0);
+}
+
 static void add_data_edges(const struct placement *p, const struct spot *spot)
 {
     const struct ir *graph = p->e->graph;
     const struct graph_info *info = ROW(graph, graph_info, 0);
     const struct graph_task *task = ROW(graph, graph_task, spot->task);
+    if (task->whole && (spot->part || spot->piece)) {
+        add_whole_edge(p, spot, task);
+        return;
+    }
     add_chain_edge(p, spot, task);
     for (uint32_t r = 0; r < task->reads.count; r++) {
         uint32_t value = ROW(graph, graph_use, task->reads.first + r)->value, layer = spot->layer;
@@ -46,9 +59,10 @@ static void add_data_edges(const struct placement *p, const struct spot *spot)
             continue;
         str_id name = ir_str(p->schedule, ir_text(graph, row->name));
         struct rows pieces = pieces_read(p, spot->task, spot->piece, row->task);
-        for (uint32_t i = 0; i < pieces.count; i++)
-            add_edge(p, instance_at(p, layer, row->task, spot->part, pieces.first + i), spot->position,
-                     row->remote ? edge_message : edge_data, name, 0);
+        for (uint32_t part = task->whole ? 0 : spot->part; part < (task->whole ? p->parts : spot->part + 1); part++)
+            for (uint32_t i = 0; i < pieces.count; i++)
+                add_edge(p, instance_at(p, layer, row->task, part, pieces.first + i), spot->position,
+                         row->remote ? edge_message : edge_data, name, 0);
     }
 }
 

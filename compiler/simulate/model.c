@@ -27,6 +27,8 @@ static double tokens_of(const struct prediction *p, const struct sched_instance 
 {
     const struct sched_info *info = ROW(p->schedule, sched_info, 0);
     const struct sched_part *row = ROW(p->schedule, sched_part, info->parts.first + instance->part);
+    if (ROW(p->model.graph, graph_task, instance->task)->whole)
+        return instance->part || instance->piece ? 0 : (double)p->bound;
     double tokens = (double)p->bound * (double)(row->end - row->begin) / (double)row->total;
     uint32_t pieces = instance->task < COUNT(p->schedule, sched_task) ? ROW(p->schedule, sched_task, instance->task)->pieces : 1;
     return tokens / (pieces > 1 ? pieces : 1);

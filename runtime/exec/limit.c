@@ -1,15 +1,16 @@
 // The built-in kernel `limit`: the model's own limit on the tokens of an expert (Switch, NLLB). First choices take an
 // expert's places in the order of the rank's tokens, then second choices; who finds none loses that choice: its id is -1,
-// its weight 0. Where weights are normalised, those a token is left with add up to the router's scale again.
+// its weight 0. Micro-batches count on in the same places. Where weights are normalised, those a token is left with add up to the router's scale again.
 #include <string.h>
 
 #include "control.h"
 #include "session.h"
 
-struct limit {
+struct limit { // of a part's tokens
     int32_t *ids;
     float *weights;
-    int64_t tokens, choices, places;
+    int64_t tokens, choices, experts, places;
+    int64_t first, end; // of the choices: later ones come when first ones of all parts have their places
 };
 
 /// The places of an expert: the smaller of both limits, at most every token. Products within 1e-9 of an integer are it.
@@ -25,10 +26,15 @@ static int64_t places_of(const struct plan_kernel *k, int64_t tokens)
 static int64_t drop(const struct limit *l, int32_t *taken)
 {
     int64_t dropped = 0;
-    for (int64_t choice = 0; choice < l->choices; choice++)
+    for (int64_t choice = l->first; choice < l->end; choice++)
         for (int64_t i = choice; i < l->tokens * l->choices; i += l->choices) {
-            if (l->ids[i] < 0 || taken[l->ids[i]]++ < l->places)
+            int32_t expert = l->ids[i];
+            if (expert < 0 || expert >= l->experts)
                 continue;
+            if (taken[expert] < l->places) {
+                taken[expert]++;
+                continue;
+            }
             l->ids[i] = -1;
             l->weights[i] = 0;
             dropped++;
@@ -52,16 +58,21 @@ static void normalise(const struct limit *l, int64_t token, double scale)
 
 bool builtin_limit(struct stream *s, const struct moe_kargs *a)
 {
-    const struct plan_kernel *k = ROW(s->rank->session->ir, plan_kernel, stream_instr(s)->kernel);
+    const struct ir *ir = s->rank->session->ir;
+    const struct plan_instr *in = stream_instr(s);
+    const struct plan_kernel *k = ROW(ir, plan_kernel, in->kernel);
     struct limit l = {.ids = a->p[LIMIT_IDS],
                       .weights = a->p[LIMIT_WEIGHTS],
                       .tokens = a->n[0],
                       .choices = k->n[1],
-                      .places = places_of(k, a->n[0])};
-    memset(a->p[LIMIT_TAKEN], 0, (size_t)k->n[0] * sizeof(int32_t));
-    int64_t dropped = drop(&l, a->p[LIMIT_TAKEN]);
-    s->dropped += dropped;
-    for (int64_t t = 0; t < l.tokens && dropped && k->n[2]; t++)
+                      .experts = k->n[0],
+                      .places = places_of(k, s->rank->step->tokens),
+                      .first = k->n[3],
+                      .end = k->n[4]};
+    if (l.first == 0 && ROW(ir, plan_part, in->part)->begin == 0)
+        memset(a->p[LIMIT_TAKEN], 0, (size_t)k->n[0] * sizeof(int32_t));
+    s->dropped += drop(&l, a->p[LIMIT_TAKEN]);
+    for (int64_t t = 0; t < l.tokens && l.end == l.choices && k->n[2]; t++)
         normalise(&l, t, k->scale);
     return true;
 }

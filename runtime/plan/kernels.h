@@ -75,8 +75,9 @@ struct moe_pairs_head {
 //            cosine scores; noise, seed: of the noise on the choice, a function of seed, layer, rank, token and expert
 //            unit tokens
 // limit      p: ids, weights, places taken i32[E]
-//            n: E, k, 1: the weights left to a token add up to `scale`; alpha: places over tokens * k / E, rounded up;
-//            limit: places. unit one; the part is all of the rank's tokens
+//            n: E, k, 1: the weights left to a token add up to `scale`, the first of its choices that find places here, the
+//            end of them; alpha: places over tokens * k / E, rounded up, tokens all of the rank's; limit: places. unit one.
+//            The first part's first choices begin with no place taken
 // bin        p: ids, weights, x (slice), bins control, send slots, reply slots (recv buffer of the combine), own y rows,
 //               spill (recv buffer of the pool combine; this argument is absent where there is no pool), with relays
 //               and a pool the sums control (replies of one node to one token that come in rounds),

@@ -402,14 +402,14 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
     return true;
 }
 
-/// It counts over a rank's whole sequence.
+/// Of all choices, or of those that are next.
 static bool check_limit(const struct walk *w, const struct plan_kernel *k)
 {
     const struct plan_part *part = ROW(w->c->ir, plan_part, w->instr->part);
     const struct plan_info *info = w->c->info;
-    if (k->n[0] != info->experts || k->n[1] != info->choices || part->begin != 0 || part->end != part->total ||
-        part->within != NONE)
-        return instr_fail(w, "limits something else than all of a rank's routes");
+    if (k->n[0] != info->experts || k->n[1] != info->choices || k->n[3] < 0 || k->n[3] >= k->n[4] ||
+        k->n[4] > k->n[1] || part->within != NONE)
+        return instr_fail(w, "limits something else than choices of a part");
     return (holds_rows(w, LIMIT_IDS, part->bound, info->choices * 4) &&
             holds_rows(w, LIMIT_WEIGHTS, part->bound, info->choices * 4) && holds_rows(w, LIMIT_TAKEN, info->experts, 4)) ||
            instr_fail(w, "routes or counts are too small");

@@ -40,7 +40,8 @@ const char *lab_text(const struct lab *lab)
     const char *t = lab->dtype ? lab->dtype : "f32";
     snprintf(
         text, sizeof text,
-        "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder };\n"
+        "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder, double_buffer, uneven, chunked_combine, hook_receive, decode, "
+        "bidirectional };\n"
         "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
         "layer lab(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
         "    param w_router: f32[experts, hidden];\n    param e_bias: f32[experts];\n"

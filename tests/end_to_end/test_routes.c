@@ -262,37 +262,86 @@ static void test_second_choices(void)
     outcome_free(&waves);
 }
 
-/// A router with these options under two micro-batches.
-static enum exit_code check_route(const char *options_text)
+static const char *const counting[] = {"k: 1, normalize: false, expert_tokens: 3",
+                                       "k: 2, scale: 0.8, expert_capacity: 0.7x", "k: 4, expert_capacity: 0.8x"};
+
+/// Micro-batches count on where the one before stopped, whatever their number, order and stages.
+static void test_limits_and_parts(void)
+{
+    static const char *const schedules[] = {"ladder(n: 2)", "ladder(n: 5)", "double_buffer(n: 7)", "uneven(ends: 1, middle: 3)",
+                                            "chunked_combine(n: 3, c: 2)", "hook_receive(n: 4)", "decode"};
+    static float x[TOKENS * E];
+    gaussian(x, TOKENS * E, 6);
+    for (size_t i = 0; i < sizeof counting / sizeof *counting; i++) {
+        int k = counting[i][3] - '0';
+        struct outcome want = run_lab(counting[i], "serial", NULL, x);
+        CU_ASSERT(want.stats.dropped > 0);
+        for (size_t s = i; s < sizeof schedules / sizeof *schedules; s += sizeof counting / sizeof *counting) {
+            struct outcome o = run_lab(counting[i], schedules[s], NULL, x);
+            CU_ASSERT(same_outcome(&o, &want, k));
+            CU_ASSERT_EQUAL(o.stats.dropped, want.stats.dropped);
+            outcome_free(&o);
+        }
+        outcome_free(&want);
+    }
+    struct outcome o = run_lab("k: 2, scale: 0.8, expert_capacity: 0.9x", "ladder(n: 6)", NULL, x);
+    check_second_choices(&o, x, 90);
+    outcome_free(&o);
+}
+
+/// A rank's tokens are a sequence of their own: what it drops does not depend on which other ranks there are.
+static void test_limits_and_ranks(void)
+{
+    static float x[TOKENS * E];
+    gaussian(x, TOKENS * E, 7);
+    for (size_t i = 0; i < sizeof counting / sizeof *counting; i++) {
+        int64_t k = counting[i][3] - '0', first = 0, dropped = 0;
+        struct outcome four = run_lab(counting[i], "ladder(n: 3)", NULL, x);
+        for (int rank = 0; rank < 4; first += shares[rank++]) {
+            struct lab lab = {.experts = E, .route = counting[i], .schedule = "serial", .ranks = 1};
+            struct outcome one = lab_run(&lab, x + first * E, &shares[rank], (moe_options){0});
+            CU_ASSERT_EQUAL_FATAL(one.status, MOE_OK);
+            CU_ASSERT(!memcmp(one.ids, four.ids + first * k, sizeof(int32_t) * (size_t)(shares[rank] * k)));
+            CU_ASSERT(!shares[rank] || relative_l2(one.out, four.out + first * E, (size_t)(shares[rank] * E)) < 1e-6);
+            dropped += one.stats.dropped;
+            outcome_free(&one);
+        }
+        CU_ASSERT_EQUAL(four.stats.dropped, dropped);
+        outcome_free(&four);
+    }
+}
+
+/// Over two layers: the first micro-batch's router reads what the layer before made of all of them.
+static enum exit_code check_layers(const char *schedule, const char *limit, size_t *cycles)
 {
     char route[64];
-    snprintf(route, sizeof route, "k: 2, %s", options_text);
-    const char *path = lab_file("limit.moe");
+    snprintf(route, sizeof route, "k: 2, %s", limit);
+    const char *path = lab_file("layers.moe");
     FILE *file = fopen(path, "w");
     CU_ASSERT_PTR_NOT_NULL_FATAL(file);
-    fputs(lab_text(&(struct lab){.experts = E, .route = route}), file);
+    fprintf(file, "%spipeline two { layer = lab; cluster = laptop; placement = p; target = cpu; repeat = 2; use %s; }\n",
+            lab_text(&(struct lab){.experts = E, .route = route}), schedule);
     fclose(file);
     struct context context;
-    struct driver_options options = {
-        .file = path, .check_only = true, .out = stdout, .check = {.layer = -1, .schedule = "ladder(n: 2)"}};
+    struct driver_options options = {.file = path, .check_only = true, .out = stdout, .check = {.layer = -1, .pipeline = "two"}};
     struct driver_result result = {0};
     context_init(&context);
     enum exit_code code = setjmp(context.fatal) ? EXIT_BUG : compile(&context, &options, &result);
-    CU_ASSERT_EQUAL(diag_errors_of(&context, E0901), code != EXIT_FINE);
+    *cycles = diag_errors_of(&context, E0308) + diag_errors_of(&context, E0301);
+    if (code != EXIT_FINE && !*cycles)
+        diag_print_all(&context, DIAG_TEXT, false, stderr);
     context_free(&context);
     return code;
 }
 
-/// Micro-batches would each count for themselves; a limit that no token can meet is none.
-static void test_limits_and_parts(void)
+static void test_limits_and_layers(void)
 {
-    static const struct {
-        const char *options;
-        enum exit_code code;
-    } cases[] = {{"expert_tokens: 100", EXIT_INPUT}, {"expert_capacity: 1x", EXIT_INPUT},
-                 {"expert_tokens: 128", EXIT_FINE},  {"expert_capacity: 8x", EXIT_FINE}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        CU_ASSERT_EQUAL(check_route(cases[i].options), cases[i].code);
+    size_t cycles;
+    CU_ASSERT_EQUAL(check_layers("ladder(n: 4)", "expert_tokens: 9", &cycles), EXIT_FINE);
+    CU_ASSERT_EQUAL(check_layers("bidirectional", "expert_tokens: 9", &cycles), EXIT_INPUT);
+    CU_ASSERT_EQUAL(cycles, 1);
+    CU_ASSERT_EQUAL(check_layers("bidirectional", "expert_tokens: 128", &cycles), EXIT_FINE); // no token can meet it
+    CU_ASSERT_EQUAL(check_layers("bidirectional", "expert_capacity: 8x", &cycles), EXIT_FINE);
 }
 
 // ---- supplied routes --------------------------------------------------------------------------------------------------
@@ -346,5 +395,7 @@ void suite_routes(void)
     CU_add_test(suite, "B47 an expert's limit, in token order", b47_limits);
     CU_add_test(suite, "first choices before second ones", test_second_choices);
     CU_add_test(suite, "limits and micro-batches", test_limits_and_parts);
+    CU_add_test(suite, "limits and ranks", test_limits_and_ranks);
+    CU_add_test(suite, "limits and layers", test_limits_and_layers);
     CU_add_test(suite, "B37 masked slots of supplied routes", b37_masked_slots);
 }
