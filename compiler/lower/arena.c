@@ -102,23 +102,14 @@ static int largest_first(const void *a, const void *b)
     return x->item < y->item ? -1 : x->item > y->item;
 }
 
-static int lowest_first(const void *a, const void *b)
+/// The smallest gap between conflicting items already placed that holds it, else behind them all. `placed`: by offset.
+static int64_t best_offset(const struct placing *p, uint32_t item, const uint32_t *placed, uint32_t count)
 {
-    return -largest_first(a, b);
-}
-
-/// The smallest gap between conflicting items already placed that holds it, else behind them all.
-static int64_t best_offset(const struct placing *p, uint32_t item, const struct ranked *placed, uint32_t count,
-                           struct ranked *scratch)
-{
-    uint32_t near = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (conflict(p, item, placed[i].item))
-            scratch[near++] = (struct ranked){p->items[placed[i].item].offset, placed[i].item};
-    qsort(scratch, near, sizeof *scratch, lowest_first);
     int64_t end = 0, best = -1, best_gap = INT64_MAX;
-    for (uint32_t i = 0; i < near; i++) {
-        const struct item *other = &p->items[scratch[i].item];
+    for (uint32_t i = 0; i < count; i++) {
+        const struct item *other = &p->items[placed[i]];
+        if (!conflict(p, item, placed[i]))
+            continue;
         int64_t gap = other->offset - end;
         if (gap >= p->items[item].bytes && gap < best_gap) {
             best = end;
@@ -130,10 +121,20 @@ static int64_t best_offset(const struct placing *p, uint32_t item, const struct 
     return best >= 0 ? best : end;
 }
 
+static void insert_placed(const struct placing *p, uint32_t item, uint32_t *placed, uint32_t count)
+{
+    while (count > 0 && p->items[placed[count - 1]].offset > p->items[item].offset) {
+        placed[count] = placed[count - 1];
+        count--;
+    }
+    placed[count] = item;
+}
+
 static int64_t place_class(struct placing *p, uint32_t rank)
 {
     struct lowering *l = p->l;
-    struct ranked *order = context_alloc(l->context, (p->count + 1) * 2 * sizeof *order), *scratch = order + p->count;
+    struct ranked *order = context_alloc(l->context, (p->count + 1) * sizeof *order);
+    uint32_t *placed = context_alloc(l->context, (p->count + 1) * sizeof *placed);
     int64_t arena = 0;
     for (uint32_t i = 0; i < p->count; i++) {
         struct item *item = &p->items[i];
@@ -149,9 +150,10 @@ static int64_t place_class(struct placing *p, uint32_t rank)
     qsort(order, p->count, sizeof *order, largest_first);
     for (uint32_t i = 0; i < p->count && order[i].key > 0; i++) {
         struct item *item = &p->items[order[i].item];
-        item->offset = best_offset(p, order[i].item, order, i, scratch);
+        item->offset = best_offset(p, order[i].item, placed, i);
         if (item->bytes > MOE_MAX_BYTES || item->offset > MOE_MAX_BYTES - item->bytes)
             return -1;
+        insert_placed(p, order[i].item, placed, i);
         arena = item->offset + item->bytes > arena ? item->offset + item->bytes : arena;
     }
     return arena;

@@ -1,6 +1,7 @@
-// Logical buffers -> plan_buffer rows. A buffer that one layer is done with serves a later layer of the same family and
-// part, where the order proves it: so a step of many layers needs few buffers. Sizes follow the exchanges' slots.
+// Logical buffers -> plan_buffer rows. A buffer that one layer or part is done with serves a later one of the same family,
+// where the order proves it: so a step of many layers and parts needs few buffers. Sizes follow the exchanges' slots.
 #include <stdlib.h>
+#include <string.h>
 
 #include "compiler/lower/lower.h"
 
@@ -45,14 +46,72 @@ static bool touch_before(const struct lowering *l, const struct touch *a, const 
     return ordered(l->order, a->instance, b->instance, a->remote != b->remote);
 }
 
-bool logical_before(const struct lowering *l, uint32_t first, uint32_t second)
+static bool touches_before(const struct lowering *l, const struct logical *a, const struct logical *b)
 {
-    const struct logical *a = &l->logicals[first], *b = &l->logicals[second];
     for (uint32_t i = 0; i < a->touch_count; i++)
         for (uint32_t j = 0; j < b->touch_count; j++)
             if (!touch_before(l, &l->touches[a->first_touch + i], &l->touches[b->first_touch + j]))
                 return false;
     return true;
+}
+
+static void lower_to(uint32_t *least, uint32_t value)
+{
+    *least = value < *least ? value : *least;
+}
+
+/// What `logical_before` asks, for all touches of a buffer at once: how far each stream must have come when they have ended,
+/// and how far it has come for certain before the first of them starts, each on the rank that touches from near or afar.
+static void sum_up(struct lowering *l, struct logical *logical)
+{
+    uint32_t streams = COUNT(l->schedule, sched_stream);
+    logical->first_instance = NONE;
+    for (uint32_t i = 0; i < logical->touch_count; i++) {
+        const struct touch *t = &l->touches[logical->first_touch + i];
+        const struct sched_instance *row = ROW(l->schedule, sched_instance, t->instance);
+        const uint32_t *here = order_clock(l->order, t->instance, false), *there = order_clock(l->order, t->instance, true);
+        uint32_t *end = logical->ends + t->remote * streams + row->stream;
+        *end = row->position + 1 > *end ? row->position + 1 : *end;
+        for (uint32_t s = 0; s < streams; s++) {
+            lower_to(&logical->begins[s], t->remote ? there[s] : here[s]);
+            lower_to(&logical->begins[streams + s], there[s]);
+            if (t->remote)
+                lower_to(&logical->begins[streams + s], here[s]);
+        }
+        lower_to(&logical->first_instance, t->instance);
+        logical->last_instance = t->instance > logical->last_instance ? t->instance : logical->last_instance;
+    }
+}
+
+static void sum_up_all(struct lowering *l)
+{
+    size_t width = 2 * (size_t)COUNT(l->schedule, sched_stream), used = 0;
+    for (uint32_t i = 0; i < l->arena_count; i++)
+        used += l->logicals[i].touch_count > 0;
+    uint32_t *clocks = context_alloc(l->context, (2 * used * width + 1) * sizeof *clocks);
+    for (uint32_t i = 0; i < l->arena_count; i++) {
+        if (!l->logicals[i].touch_count)
+            continue;
+        l->logicals[i].ends = clocks;
+        l->logicals[i].begins = clocks + width;
+        memset(l->logicals[i].begins, 0xff, width * sizeof *clocks);
+        clocks += 2 * width;
+        sum_up(l, &l->logicals[i]);
+    }
+}
+
+bool logical_before(const struct lowering *l, uint32_t first, uint32_t second)
+{
+    const struct logical *a = &l->logicals[first], *b = &l->logicals[second];
+    uint32_t width = 2 * COUNT(l->schedule, sched_stream), i = 0;
+    if (!a->touch_count || !b->touch_count)
+        return true;
+    while (i < width && a->ends[i] <= b->begins[i])
+        i++;
+    if (i == width)
+        return true;
+    // An instance may be the last to touch one and, in a later step of its own, the first to touch the other.
+    return a->last_instance >= b->first_instance && a->first_instance <= b->last_instance && touches_before(l, a, b);
 }
 
 static uint32_t new_buffer(struct lowering *l, uint32_t number, uint32_t cell, uint32_t copy)
@@ -68,23 +127,40 @@ static uint32_t new_buffer(struct lowering *l, uint32_t number, uint32_t cell, u
     return row;
 }
 
-/// Layer by layer: the first buffer whose last user is done, else a new one.
-static void assign_family(struct lowering *l, uint32_t number, uint32_t cell)
+struct copy { // of a family: one plan_buffer
+    uint32_t last; // logical buffer: its last user so far
+    uint32_t cell; // of its first
+};
+
+/// Equal parts, and the same wave of them, need equally large buffers.
+static bool sizes_agree(const struct lowering *l, uint32_t a, uint32_t b)
 {
-    uint32_t *last = NULL, copies = 0, capacity = 0; // last logical user of each copy
-    for (uint32_t layer = 0; layer < l->layers; layer++) {
-        uint32_t logical = logical_of(l, number, layer, cell), copy = 0;
+    return a % l->waves == b % l->waves && ROW(l->plan, plan_part, l->first_part + a / l->waves)->bound ==
+                                               ROW(l->plan, plan_part, l->first_part + b / l->waves)->bound;
+}
+
+/// Layer by layer and part by part: the first buffer whose last user is done, else a new one.
+static void assign_family(struct lowering *l, uint32_t number)
+{
+    struct copy *copies = NULL;
+    uint32_t count = 0, capacity = 0;
+    for (uint32_t i = 0; i < l->layers * l->cells; i++) {
+        uint32_t cell = i % l->cells, logical = logical_of(l, number, i / l->cells, cell), copy = 0, same = 0;
         if (!l->logicals[logical].touch_count)
             continue;
-        while (copy < copies && !logical_before(l, last[copy], logical))
-            copy++;
-        if (copy == copies) {
-            last = context_grow(l->context, last, &capacity, ++copies, sizeof *last);
-            l->logicals[logical].buffer = new_buffer(l, number, cell, copy);
-        } else {
-            l->logicals[logical].buffer = l->logicals[last[copy]].buffer;
+        for (; copy < count; copy++) {
+            same += copies[copy].cell == cell;
+            if (sizes_agree(l, copies[copy].cell, cell) && logical_before(l, copies[copy].last, logical))
+                break;
         }
-        last[copy] = logical;
+        if (copy == count) {
+            copies = context_grow(l->context, copies, &capacity, ++count, sizeof *copies);
+            copies[copy].cell = cell;
+            l->logicals[logical].buffer = new_buffer(l, number, cell, same);
+        } else {
+            l->logicals[logical].buffer = l->logicals[copies[copy].last].buffer;
+        }
+        copies[copy].last = logical;
     }
 }
 
@@ -144,13 +220,13 @@ bool make_buffers(struct lowering *l)
     const struct plan_info *info = ROW(l->plan, plan_info, 0);
     enum dtype y = info->y_dtype;
     sort_touches(l);
+    sum_up_all(l);
     l->first_buffer = COUNT(l->plan, plan_buffer);
     add_caller_buffer(l, "x", buffer_kind_input, info->x_dtype);
     add_caller_buffer(l, "y", buffer_kind_output, y);
     add_param_buffers(l);
     for (uint32_t family = 0; family < l->family_count; family++)
-        for (uint32_t cell = 0; cell < l->cells; cell++)
-            assign_family(l, family, cell);
+        assign_family(l, family);
     connect_exchanges(l);
     ROW(l->plan, plan_variant, l->variant)->buffers =
         (struct rows){l->first_buffer, COUNT(l->plan, plan_buffer) - l->first_buffer};

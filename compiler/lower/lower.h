@@ -145,6 +145,8 @@ enum { EXCHANGE_DISPATCH, EXCHANGE_COMBINE, EXCHANGE_POOL_DISPATCH, EXCHANGE_POO
 struct logical {
     uint32_t first_touch, touch_count; // after sort_touches
     uint32_t buffer;                   // plan_buffer row; NONE: unused
+    uint32_t first_instance, last_instance;
+    uint32_t *ends, *begins; // [touched from: own rank, others][stream]: see sum_up
 };
 
 struct lowering {

@@ -113,46 +113,41 @@ bool place_waits(struct context *context, const struct ir *graph, struct ir *sch
 }
 
 // The closure. Two ranks stand for all: an arc stays on its rank, a message crosses to the other. What one rank's end
-// reaches on the other holds for any two different ranks, since every rank sends to every other.
+// reaches on the other holds for any two different ranks, since every rank sends to every other. A stream's instances end
+// in their order, so what has ended before an instance starts is a number for each stream.
 
 struct order_closure {
-    uint32_t count, words;
-    uint64_t *here;       // by instance: bits of instances after it on its rank, by arcs alone
-    uint64_t *even, *odd; // after it, on its rank (round trips too) and on the other rank
+    const struct ir *schedule;
+    uint32_t streams;
+    uint32_t *here;       // by instance, stream: how many have ended before it starts, on its rank, by arcs alone
+    uint32_t *even, *odd; // on its rank (round trips too) and on the other rank
 };
 
-static uint64_t *bits_of(const struct order_closure *closure, uint64_t *bits, uint32_t instance)
+static void join(const struct order_closure *closure, uint32_t *clock, const uint32_t *more)
 {
-    return bits + (size_t)instance * closure->words;
+    for (uint32_t s = 0; s < closure->streams; s++)
+        if (more[s] > clock[s])
+            clock[s] = more[s];
 }
 
-static void join(const struct order_closure *closure, uint64_t *bits, const uint64_t *more)
+/// `instance` itself has ended.
+static void join_end(uint32_t *clock, const struct sched_instance *instance)
 {
-    for (uint32_t w = 0; w < closure->words; w++)
-        bits[w] |= more[w];
-}
-
-static void set_bit(uint64_t *bits, uint32_t number)
-{
-    bits[number / 64] |= UINT64_C(1) << number % 64;
+    if (instance->position + 1 > clock[instance->stream])
+        clock[instance->stream] = instance->position + 1;
 }
 
 static void close_arc(struct order_closure *closure, uint32_t from, uint32_t to, bool message)
 {
-    uint64_t *even = bits_of(closure, closure->even, from), *odd = bits_of(closure, closure->odd, from);
-    const uint64_t *to_even = bits_of(closure, closure->even, to), *to_odd = bits_of(closure, closure->odd, to);
-    if (message) {
-        join(closure, odd, to_even);
-        join(closure, even, to_odd);
-        set_bit(odd, to);
+    const struct sched_instance *ended = ROW(closure->schedule, sched_instance, from);
+    size_t a = (size_t)from * closure->streams, b = (size_t)to * closure->streams;
+    join(closure, (message ? closure->odd : closure->even) + b, closure->even + a);
+    join(closure, (message ? closure->even : closure->odd) + b, closure->odd + a);
+    join_end((message ? closure->odd : closure->even) + b, ended);
+    if (message)
         return;
-    }
-    join(closure, even, to_even);
-    join(closure, odd, to_odd);
-    set_bit(even, to);
-    uint64_t *here = bits_of(closure, closure->here, from);
-    join(closure, here, bits_of(closure, closure->here, to));
-    set_bit(here, to);
+    join(closure, closure->here + b, closure->here + a);
+    join_end(closure->here + b, ended);
 }
 
 struct order_closure *order_closure_make(struct context *context, const struct ir *graph, const struct ir *schedule)
@@ -163,12 +158,12 @@ struct order_closure *order_closure_make(struct context *context, const struct i
     if (arcs_sort(context, &arcs, sorted, NULL) != arcs.count)
         return NULL;
     struct order_closure *closure = context_alloc(context, sizeof *closure);
-    *closure = (struct order_closure){.count = arcs.count, .words = (arcs.count + 63) / 64};
-    size_t bytes = ((size_t)arcs.count * closure->words + 1) * sizeof(uint64_t);
-    closure->here = context_alloc(context, bytes);
-    closure->even = context_alloc(context, bytes);
-    closure->odd = context_alloc(context, bytes);
-    for (uint32_t i = arcs.count; i-- > 0;) {
+    *closure = (struct order_closure){.schedule = schedule, .streams = COUNT(schedule, sched_stream)};
+    size_t size = (size_t)arcs.count * closure->streams;
+    closure->here = context_alloc(context, (3 * size + 1) * sizeof *closure->here);
+    closure->even = closure->here + size;
+    closure->odd = closure->even + size;
+    for (uint32_t i = 0; i < arcs.count; i++) {
         uint32_t from = sorted[i];
         for (uint32_t a = arcs.first[from]; a < arcs.first[from + 1]; a++) {
             uint32_t edge = arcs.list[a].edge;
@@ -179,8 +174,13 @@ struct order_closure *order_closure_make(struct context *context, const struct i
     return closure;
 }
 
+const uint32_t *order_clock(const struct order_closure *closure, uint32_t instance, bool other_rank)
+{
+    return (other_rank ? closure->odd : closure->here) + (size_t)instance * closure->streams;
+}
+
 bool ordered(const struct order_closure *closure, uint32_t before, uint32_t after, bool other_rank)
 {
-    const uint64_t *bits = (other_rank ? closure->odd : closure->here) + (size_t)before * closure->words;
-    return bits[after / 64] >> after % 64 & 1;
+    const struct sched_instance *row = ROW(closure->schedule, sched_instance, before);
+    return order_clock(closure, after, other_rank)[row->stream] > row->position;
 }

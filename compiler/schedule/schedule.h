@@ -41,5 +41,7 @@ struct order_closure *order_closure_make(struct context *context, const struct i
 /// Does `before` end before `after` starts? other_rank false: both on one rank, without help of messages. True: `before`
 /// on any rank a, `after` on any other rank b; only a chain that passes a message orders those.
 bool ordered(const struct order_closure *closure, uint32_t before, uint32_t after, bool other_rank);
+/// The same by streams: how many instances of each have ended, on the instance's own rank or on any other, before it starts.
+const uint32_t *order_clock(const struct order_closure *closure, uint32_t instance, bool other_rank);
 
 #endif
