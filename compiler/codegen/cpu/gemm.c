@@ -2,7 +2,8 @@
 #include "gemm.h"
 #include "codes.h"
 
-enum { ROWS_TO_PREFETCH = 7 }; // measured: from here on the next panel's prefetch gains
+// measured: from so many rows on prefetching gains, and so far ahead where the panel is read once
+enum { ROWS_TO_PREFETCH = 7, PREFETCH_AHEAD = 8192 };
 
 unsigned tile_rows(struct emit *e, uint32_t dtype)
 {
@@ -88,7 +89,13 @@ static LLVMValueRef dot_bf16(struct emit *e, LLVMValueRef sum, LLVMValueRef a, L
     return LLVMBuildCall2(e->builder, type, function, args, 3, "");
 }
 
-// the weights of step k of a round, whose first are at b
+// vectors of a tile's row
+static unsigned vectors_of(const struct gemm *gemm)
+{
+    return gemm->panels * PANEL_VECTORS;
+}
+
+// one panel's weights of step k of a round, whose first are at b
 static void load_columns(struct emit *e, const struct gemm *gemm, LLVMValueRef b, unsigned k,
                          LLVMValueRef columns[PANEL_VECTORS][2])
 {
@@ -100,17 +107,19 @@ static void load_columns(struct emit *e, const struct gemm *gemm, LLVMValueRef b
         load_b(e, gemm, offset_const(e, b, k_bytes(&gemm->read, k)), v * e->level->lanes, columns[v]);
 }
 
-// one step of k for all rows: sums += A column x panel row
-static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a,
-                      LLVMValueRef columns[PANEL_VECTORS][2], LLVMValueRef (*sums)[PANEL_VECTORS])
+// one step of k for all rows: sums += A column x panels' row
+static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef (*columns)[2],
+                      LLVMValueRef *sums)
 {
     LLVMValueRef row[2];
     for (unsigned r = 0; r < rows; r++) {
         load_a(e, gemm, offset_const(e, a, r * gemm->a_stride), row);
         for (unsigned part = 0; part < parts_of(e, gemm); part++)
-            for (unsigned v = 0; v < PANEL_VECTORS; v++)
-                sums[r][v] = uses_dot(e, gemm) ? dot_bf16(e, sums[r][v], row[part], columns[v][part])
-                                               : multiply_add(e, row[part], columns[v][part], sums[r][v]);
+            for (unsigned v = 0; v < vectors_of(gemm); v++) {
+                LLVMValueRef *sum = &sums[r * vectors_of(gemm) + v];
+                *sum = uses_dot(e, gemm) ? dot_bf16(e, *sum, row[part], columns[v][part])
+                                         : multiply_add(e, row[part], columns[v][part], *sum);
+            }
     }
 }
 
@@ -121,14 +130,16 @@ enum { TILE_A, TILE_B, TILE_AHEAD, TILE_STEP, TILE_SCALES, TILE_OWN };
 static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef b,
                          int64_t count, LLVMValueRef *carried)
 {
-    LLVMValueRef(*sums)[PANEL_VECTORS] = (LLVMValueRef(*)[PANEL_VECTORS])carried, columns[PANEL_VECTORS][2];
-    unsigned numbers = rows * PANEL_VECTORS, unroll = unroll_of(gemm), a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
+    LLVMValueRef columns[WIDE_PANELS * PANEL_VECTORS][2];
+    unsigned numbers = rows * vectors_of(gemm), unroll = unroll_of(gemm), a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
     struct loop loop = loop_begin_once(e, 0, count, unroll, carried, numbers + gemm->prefetches);
     LLVMValueRef a_k = offset(e, a, scaled(e, loop.index, a_bytes));
     LLVMValueRef b_k = offset(e, b, scaled(e, loop.index, k_bytes(&gemm->read, 1)));
     for (unsigned k = 0; k < unroll; k += step_of(gemm)) {
-        load_columns(e, gemm, b_k, k, columns);
-        tile_step(e, gemm, rows, offset_const(e, a_k, k * a_bytes), columns, sums);
+        for (unsigned i = 0; i < gemm->panels; i++)
+            load_columns(e, gemm, offset_const(e, b_k, i * plan_panel_bytes(&gemm->weights)), k,
+                         columns + i * PANEL_VECTORS);
+        tile_step(e, gemm, rows, offset_const(e, a_k, k * a_bytes), columns, carried);
     }
     if (gemm->prefetches) {
         LLVMValueRef step = LLVMGetParam(e->function, TILE_STEP);
@@ -144,24 +155,26 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
 static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef b,
                       LLVMValueRef scales, int64_t count, LLVMValueRef totals, LLVMValueRef *ahead)
 {
-    LLVMValueRef carried[CARRIED_MAX], factors[PANEL_VECTORS];
-    unsigned numbers = rows * PANEL_VECTORS, lanes = e->level->lanes;
+    LLVMValueRef carried[CARRIED_MAX], factors[WIDE_PANELS * PANEL_VECTORS];
+    unsigned numbers = rows * vectors_of(gemm), lanes = e->level->lanes;
     for (unsigned i = 0; i < numbers; i++)
         carried[i] = splat_f32(e, 0, lanes);
     carried[numbers] = *ahead;
     add_products(e, gemm, rows, a, b, count, carried);
     *ahead = carried[numbers];
-    load_scales(e, &gemm->weights, scales, factors);
+    for (unsigned i = 0; i < gemm->panels; i++)
+        load_scales(e, &gemm->weights, offset_const(e, scales, i * plan_panel_bytes(&gemm->weights)),
+                    factors + i * PANEL_VECTORS);
     for (unsigned i = 0; i < numbers; i++) {
         LLVMValueRef at = offset_const(e, totals, i * lanes * 4), total = load_f32(e, at, dtype_f32, lanes);
-        store_f32(e, multiply_add(e, carried[i], factors[i % PANEL_VECTORS], total), at, dtype_f32, lanes);
+        store_f32(e, multiply_add(e, carried[i], factors[i % vectors_of(gemm)], total), at, dtype_f32, lanes);
     }
 }
 
-// sums = A x panel, block after block of k that shares scales
+// sums = A x panels, block after block of k that shares scales
 static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *sums)
 {
-    unsigned numbers = rows * PANEL_VECTORS, lanes = e->level->lanes;
+    unsigned numbers = rows * vectors_of(gemm), lanes = e->level->lanes;
     const struct plan_param *w = &gemm->weights;
     int64_t block = w->block_cols, whole = gemm->k / block, rest = gemm->k % block;
     int64_t a_bytes = block * dtype_bytes(gemm->a_dtype), b_bytes = k_bytes(&gemm->read, block);
@@ -187,6 +200,20 @@ static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned ro
         sums[i] = load_f32(e, offset_const(e, totals, i * lanes * 4), dtype_f32, lanes);
 }
 
+// hands the sums to the finisher, panel by panel
+static void finish_tile(struct emit *e, const struct gemm *gemm, unsigned rows, const LLVMValueRef *sums)
+{
+    for (unsigned panel = 0; panel < gemm->panels; panel++) {
+        LLVMValueRef p[TILE_POINTERS], own[TILE_ROWS_MAX][PANEL_VECTORS];
+        for (unsigned i = 0; i < TILE_POINTERS; i++)
+            p[i] = offset_const(e, LLVMGetParam(e->function, TILE_OWN + i), panel * gemm->p_panel[i]);
+        for (unsigned r = 0; r < rows; r++)
+            for (unsigned v = 0; v < PANEL_VECTORS; v++)
+                own[r][v] = sums[r * vectors_of(gemm) + panel * PANEL_VECTORS + v];
+        gemm->finish(e, gemm, rows, own, p);
+    }
+}
+
 static void generate_tile(struct emit *e, struct gemm *gemm, unsigned rows, const char *name)
 {
     LLVMValueRef tile = inner_function(e, context_printf(e->context, "%s_%u", name, rows), gemm->tile_type);
@@ -195,15 +222,12 @@ static void generate_tile(struct emit *e, struct gemm *gemm, unsigned rows, cons
     if (gemm->weights.scales) {
         multiply_blocks(e, gemm, rows, carried);
     } else {
-        for (unsigned i = 0; i < rows * PANEL_VECTORS; i++)
+        for (unsigned i = 0; i < rows * vectors_of(gemm); i++)
             carried[i] = splat_f32(e, 0, e->level->lanes);
-        carried[rows * PANEL_VECTORS] = LLVMGetParam(tile, TILE_AHEAD);
+        carried[rows * vectors_of(gemm)] = LLVMGetParam(tile, TILE_AHEAD);
         add_products(e, gemm, rows, LLVMGetParam(tile, TILE_A), LLVMGetParam(tile, TILE_B), gemm->k, carried);
     }
-    LLVMValueRef p[TILE_POINTERS];
-    for (unsigned i = 0; i < TILE_POINTERS; i++)
-        p[i] = LLVMGetParam(tile, TILE_OWN + i);
-    gemm->finish(e, gemm, rows, (LLVMValueRef(*)[PANEL_VECTORS])carried, p);
+    finish_tile(e, gemm, rows, carried);
     LLVMBuildRetVoid(e->builder);
 }
 
@@ -241,11 +265,26 @@ static void generate_tiles(struct emit *e, struct gemm *gemm, const char *name)
         generate_tile(e, gemm, rows, name);
 }
 
+// Tiles of several panels for as few rows as leave room for their sums.
+static struct gemm *wide_tiles(struct emit *e, const struct gemm *gemm, const char *name)
+{
+    if (gemm->most_rows < WIDE_PANELS || plan_panels(&gemm->weights) < WIDE_PANELS)
+        return NULL;
+    struct gemm *wide = context_alloc(e->context, sizeof *wide);
+    *wide = *gemm;
+    wide->panels = WIDE_PANELS;
+    wide->most_rows = gemm->most_rows / WIDE_PANELS;
+    wide->prefetches = false; // bound by memory
+    generate_tiles(e, wide, context_printf(e->context, "%s_wide", name));
+    return wide;
+}
+
 void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
 {
     gemm->read = gemm->weights;
-    gemm->least_rows = 1;
+    gemm->least_rows = gemm->panels = 1;
     if (!dtype_quantised(gemm->weights.dtype)) {
+        gemm->wide = wide_tiles(e, gemm, name);
         generate_tiles(e, gemm, name);
         return;
     }
@@ -257,6 +296,7 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
     gemm->prefetches = false; // few rows are bound by memory
     unsigned least = gemm->most_rows + 1, shared = (many->most_rows + 1) / 2; // by two tiles, evenly
     many->least_rows = least < shared ? least : shared;
+    gemm->wide = wide_tiles(e, gemm, name);
     generate_tiles(e, gemm, name);
     generate_tiles(e, many, context_printf(e->context, "%s_many", name));
     generate_expansion(e, gemm, name);
@@ -286,7 +326,7 @@ static void call_tile(struct emit *e, const struct gemm *gemm, LLVMValueRef rows
 
 // `panel` is in memory; `read` is where the tiles read it, or its expanded copy
 static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panel,
-                          LLVMValueRef read, LLVMValueRef next, LLVMValueRef *p, const int64_t *p_stride)
+                          LLVMValueRef read, LLVMValueRef next, LLVMValueRef *p)
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef most = const_i64(e, gemm->most_rows);
@@ -300,30 +340,35 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMValueRef is_larger = LLVMBuildICmp(b, LLVMIntSLT, loop.index, larger, "");
     LLVMValueRef count = LLVMBuildAdd(b, small, LLVMBuildZExt(b, is_larger, e->i64, ""), "");
 
-    // the next panel comes in behind this one's tiles, an equal share behind each, at the pace of memory; few rows are
-    // bound by memory anyway and only lose by it: they fetch their own first lines again and again, which costs nothing
+    // A single tile prefetches a little ahead of its own reads. Several bring in the next panel, an equal share behind
+    // each, at the pace of memory. Few rows are bound by memory anyway and only lose by it: they fetch their own first
+    // lines again and again, which costs nothing.
     LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, ROWS_TO_PREFETCH), "");
+    LLVMValueRef single = LLVMBuildICmp(b, LLVMIntEQ, tiles, const_i64(e, 1), "");
     LLVMValueRef share = LLVMBuildUDiv(b, const_i64(e, plan_panel_bytes(&gemm->weights)), tiles, "");
     LLVMValueRef pace = LLVMBuildUDiv(b, const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm))), tiles, "");
     LLVMValueRef step = LLVMBuildSelect(b, enough, pace, const_i64(e, 0), "");
-    LLVMValueRef from = LLVMBuildSelect(b, enough, offset(e, next, LLVMBuildMul(b, loop.index, share, "")), panel, "");
+    LLVMValueRef ahead = offset(e, next, LLVMBuildMul(b, loop.index, share, ""));
+    ahead = LLVMBuildSelect(b, single, offset_const(e, panel, PREFETCH_AHEAD), ahead, "");
+    LLVMValueRef from = LLVMBuildSelect(b, enough, ahead, panel, "");
 
     LLVMValueRef scales = offset_const(e, panel, plan_panel_codes(&gemm->weights));
     LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), read, from, step,
                                                    scales};
     for (unsigned i = 0; i < TILE_POINTERS; i++)
-        args[TILE_OWN + i] = p[i] ? offset(e, p[i], scaled(e, first, p_stride[i])) : LLVMConstNull(e->ptr);
+        args[TILE_OWN + i] = p[i] ? offset(e, p[i], scaled(e, first, gemm->p_row[i])) : LLVMConstNull(e->ptr);
     call_tile(e, gemm, count, args);
     first = LLVMBuildAdd(b, first, count, "");
     loop_end(e, &loop, &first);
     if_end(e, after);
 }
 
-void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panel,
-               LLVMValueRef next, LLVMValueRef p[TILE_POINTERS], const int64_t p_stride[TILE_POINTERS])
+// one panel, from memory or by way of an expanded copy
+static void multiply_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a,
+                           LLVMValueRef panel, LLVMValueRef next, LLVMValueRef *p)
 {
     if (!gemm->many) {
-        multiply_rows(e, gemm, rows, a, panel, panel, next, p, p_stride);
+        multiply_rows(e, gemm, rows, a, panel, panel, next, p);
         return;
     }
     LLVMValueRef few = const_i64(e, gemm->most_rows);
@@ -331,13 +376,55 @@ void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMV
     LLVMBasicBlockRef coded = new_block(e, "few");
     LLVMBuildCondBr(e->builder, LLVMBuildICmp(e->builder, LLVMIntSGT, rows, few, ""), many, coded);
     enter(e, coded);
-    multiply_rows(e, gemm, rows, a, panel, panel, next, p, p_stride);
+    multiply_rows(e, gemm, rows, a, panel, panel, next, p);
     LLVMBuildBr(e->builder, after);
     LLVMMoveBasicBlockAfter(many, LLVMGetInsertBlock(e->builder));
     enter(e, many);
     LLVMBuildCall2(e->builder, gemm->expand_type, gemm->expand, (LLVMValueRef[]){panel, e->scratch}, 2, "");
-    multiply_rows(e, gemm->many, rows, a, panel, e->scratch, next, p, p_stride);
+    multiply_rows(e, gemm->many, rows, a, panel, e->scratch, next, p);
     LLVMBuildBr(e->builder, after);
     LLVMMoveBasicBlockAfter(after, LLVMGetInsertBlock(e->builder));
     enter(e, after);
+}
+
+static void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p, LLVMValueRef *moved)
+{
+    for (unsigned i = 0; i < TILE_POINTERS; i++)
+        moved[i] = p[i] ? offset(e, p[i], scaled(e, panel, gemm->p_panel[i])) : NULL;
+}
+
+// Few enough rows: as many panels as there are whole groups of. Returns the number of the first panel that is left.
+static LLVMValueRef multiply_wide(struct emit *e, const struct gemm *wide, LLVMValueRef rows, LLVMValueRef a,
+                                  LLVMValueRef panels, LLVMValueRef panel, LLVMValueRef *p)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef others = LLVMBuildSub(b, rows, const_i64(e, 1), ""), none = const_i64(e, 0);
+    LLVMValueRef few = LLVMBuildICmp(b, LLVMIntULT, others, const_i64(e, wide->most_rows), "");
+    LLVMValueRef whole = LLVMBuildSub(b, panels, LLVMBuildURem(b, panels, const_i64(e, WIDE_PANELS), ""), "");
+    LLVMValueRef end = LLVMBuildSelect(b, few, whole, none, "");
+    struct loop loop = loop_begin(e, none, end, WIDE_PANELS, NULL, 0);
+    LLVMValueRef own = offset(e, panel, scaled(e, loop.index, plan_panel_bytes(&wide->weights))), moved[TILE_POINTERS];
+    move_to_panel(e, wide, loop.index, p, moved);
+    LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {
+        a, own, own, none, offset_const(e, own, plan_panel_codes(&wide->weights))};
+    for (unsigned i = 0; i < TILE_POINTERS; i++)
+        args[TILE_OWN + i] = moved[i] ? moved[i] : LLVMConstNull(e->ptr);
+    call_tile(e, wide, rows, args);
+    loop_end(e, &loop, NULL);
+    return end;
+}
+
+void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panels,
+               LLVMValueRef panel, LLVMValueRef next, LLVMValueRef p[TILE_POINTERS])
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef begin = gemm->wide ? multiply_wide(e, gemm->wide, rows, a, panels, panel, p) : const_i64(e, 0);
+    struct loop loop = loop_begin(e, begin, panels, 1, NULL, 0);
+    int64_t bytes = plan_panel_bytes(&gemm->weights);
+    LLVMValueRef own = offset(e, panel, scaled(e, loop.index, bytes)), moved[TILE_POINTERS];
+    LLVMValueRef after = LLVMBuildAdd(b, loop.index, const_i64(e, 1), "");
+    LLVMValueRef is_last = LLVMBuildICmp(b, LLVMIntEQ, after, panels, "");
+    move_to_panel(e, gemm, loop.index, p, moved);
+    multiply_panel(e, gemm, rows, a, own, LLVMBuildSelect(b, is_last, next, offset_const(e, own, bytes), ""), moved);
+    loop_end(e, &loop, NULL);
 }

@@ -1,10 +1,12 @@
-// The register tile all matrix products share: up to 13 rows of A times one panel of packed weights. Every output is
-// one chain of multiply-adds over k in ascending order whatever the number of rows, so a row's result does not depend
-// on its company.
+// The register tile all matrix products share: up to 13 rows of A times one panel of packed weights, or very few rows
+// times several panels. Every output is one chain of multiply-adds over k in ascending order whatever the tile, so a
+// row's result does not depend on its company.
 #ifndef MOECC_CODEGEN_CPU_GEMM_H
 #define MOECC_CODEGEN_CPU_GEMM_H
 
 #include "emit.h"
+
+enum { TILE_POINTERS = 4, WIDE_PANELS = 2 }; // of a wide tile: measured
 
 struct gemm {
     uint32_t a_dtype;
@@ -12,9 +14,11 @@ struct gemm {
     int64_t k;
     int64_t a_stride;
     unsigned most_rows; // of a tile
+    int64_t p_row[TILE_POINTERS], p_panel[TILE_POINTERS]; // bytes from a row (a panel) to the next, of the finisher's p[]
     bool prefetches;    // brings the next panel into L2 while there are several tiles to hide it behind
 
-    /// What becomes of a tile's sums; p[] are the tile function's own pointers, moved to the tile's first row.
+    /// What becomes of a tile's sums, panel by panel; p[] are the tile function's own pointers, moved to the tile's first
+    /// row and to the panel.
     void (*finish)(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
                    LLVMValueRef *p);
     void *user;
@@ -24,11 +28,11 @@ struct gemm {
     struct plan_param read;  // what the tiles read: the weights, or an expanded copy of a panel
     unsigned least_rows;     // that it makes a tile for
     struct gemm *many;       // for more rows; NULL: none
+    struct gemm *wide;       // for very few: several panels at once, whose chains hide each other's latency; NULL: none
+    unsigned panels;         // of a tile
     LLVMTypeRef tile_type, expand_type;
     LLVMValueRef tiles[TILE_ROWS_MAX + 1], expand;
 };
-
-enum { TILE_POINTERS = 4 };
 
 /// The most rows a tile of these weights can have without spilling registers.
 unsigned tile_rows(struct emit *e, uint32_t dtype);
@@ -38,9 +42,8 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name);
 /// Scratch that a worker needs for gemm_rows.
 int64_t gemm_scratch(const struct gemm *gemm);
 
-/// Rows of A times one panel, as evenly sized tiles. p[i] advances by p_stride[i] bytes a row; `next` is the panel that
-/// comes after.
-void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panel,
-               LLVMValueRef next, LLVMValueRef p[TILE_POINTERS], const int64_t p_stride[TILE_POINTERS]);
+/// Rows of A times `panels` consecutive panels, which begin at `panel`; the one at `next` comes after them.
+void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panels,
+               LLVMValueRef panel, LLVMValueRef next, LLVMValueRef p[TILE_POINTERS]);
 
 #endif

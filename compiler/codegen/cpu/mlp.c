@@ -2,6 +2,8 @@
 // activation, and the down projection with its bias, the routing weight and the sum over a row's experts.
 #include "gemm.h"
 
+#include <string.h>
+
 struct up {
     struct gemm gemm;
     const struct plan_kernel *kernel;
@@ -126,11 +128,12 @@ static LLVMValueRef expert_rows(struct emit *e, LLVMValueRef expert_first, LLVMV
     return LLVMBuildSub(e->builder, element(e, e->i64, 8, expert_first, next), *first, "");
 }
 
-// units one worker takes at a time: enough that the next panel is usually its own, few enough to balance
+// units one worker takes at a time: enough that the next panel is usually its own, few enough to balance, and whole
+// groups of panels for few rows
 static int64_t grain_for(int64_t panel)
 {
-    int64_t grain = 384 * 1024 / panel;
-    return grain < 1 ? 1 : grain > 8 ? 8 : grain;
+    int64_t grain = 384 * 1024 / panel / WIDE_PANELS * WIDE_PANELS;
+    return grain < WIDE_PANELS ? WIDE_PANELS : grain > 4 * WIDE_PANELS ? 4 * WIDE_PANELS : grain;
 }
 
 /// Where the weights of the wave's first expert begin.
@@ -138,6 +141,38 @@ static LLVMValueRef wave_weights(struct emit *e, LLVMValueRef pairs, LLVMValueRe
 {
     LLVMValueRef first = field(e, e->i64, pairs, offsetof(struct moe_pairs_head, first_expert));
     return offset(e, w, scaled(e, first, weights->bytes));
+}
+
+// Units [begin, end): expert after expert, each with the panels that are its own among them.
+static void up_body(struct emit *e, const struct up *up, const struct plan_param *bias)
+{
+    LLVMBuilderRef b = e->builder;
+    const struct gemm *gemm = &up->gemm;
+    int64_t bytes = plan_panel_bytes(&gemm->weights);
+    LLVMValueRef panels = const_i64(e, plan_panels(&gemm->weights)), one = const_i64(e, 1);
+    LLVMValueRef pairs = kernel_argument(e, UP_PAIRS), a = kernel_argument(e, UP_A), w = kernel_argument(e, UP_W);
+    LLVMValueRef hidden = kernel_argument(e, UP_HIDDEN);
+    LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
+    LLVMValueRef pair_weight = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_weight));
+    w = wave_weights(e, pairs, w, &gemm->weights);
+    LLVMValueRef biases = up->biased ? wave_weights(e, pairs, kernel_argument(e, UP_ARGS), bias) : NULL;
+
+    LLVMValueRef last = LLVMBuildUDiv(b, LLVMBuildSub(b, e->end, one, ""), panels, "");
+    struct loop experts = loop_begin(e, LLVMBuildUDiv(b, e->begin, panels, ""), LLVMBuildAdd(b, last, one, ""), 1, NULL, 0);
+    LLVMValueRef unit = LLVMBuildMul(b, experts.index, panels, ""), after = LLVMBuildAdd(b, unit, panels, "");
+    LLVMValueRef begin = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSGT, e->begin, unit, ""), e->begin, unit, "");
+    LLVMValueRef end = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, e->end, after, ""), e->end, after, "");
+    LLVMValueRef first, rows = expert_rows(e, expert_first, experts.index, &first);
+    LLVMValueRef panel = LLVMBuildSub(b, begin, unit, "");
+    LLVMValueRef out = offset(e, hidden, scaled(e, first, up->hidden_stride));
+    LLVMValueRef p[TILE_POINTERS] = {offset(e, out, scaled(e, panel, gemm->p_panel[0])),
+                                     offset(e, pair_weight, scaled(e, first, 4))};
+    if (up->biased)
+        p[2] = offset(e, offset(e, biases, scaled(e, experts.index, bias->bytes)), scaled(e, panel, gemm->p_panel[2]));
+    gemm_rows(e, gemm, rows, offset(e, a, scaled(e, first, gemm->a_stride)), LLVMBuildSub(b, end, begin, ""),
+              offset(e, w, scaled(e, begin, bytes)), offset(e, w, scaled(e, end, bytes)), p);
+    loop_end(e, &experts, NULL);
+    LLVMBuildRetVoid(b);
 }
 
 void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *name)
@@ -160,34 +195,18 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
         .finish = finish_up,
         .user = &up,
     };
+    struct plan_param bias = bias_panels(e, &up.gemm.weights);
+    int64_t out_bytes = (up.plain ? bias.panel : bias.panel / 2) * (int64_t)dtype_bytes(up.dtype);
+    memcpy(up.gemm.p_row, (int64_t[TILE_POINTERS]){up.hidden_stride, 4}, sizeof up.gemm.p_row);
+    memcpy(up.gemm.p_panel, (int64_t[TILE_POINTERS]){out_bytes, 0, bias.panel * 4}, sizeof up.gemm.p_panel);
     gemm_tiles(e, &up.gemm, context_printf(e->context, "%s_tile", name));
 
     kernel_function(e, name);
-    int64_t panels = plan_panels(&up.gemm.weights), bytes = plan_panel_bytes(&up.gemm.weights);
-    LLVMValueRef pairs = kernel_argument(e, UP_PAIRS), a = kernel_argument(e, UP_A), w = kernel_argument(e, UP_W);
-    LLVMValueRef hidden = kernel_argument(e, UP_HIDDEN);
-    LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
-    w = wave_weights(e, pairs, w, &up.gemm.weights);
-    struct plan_param bias = bias_panels(e, &up.gemm.weights);
-    LLVMValueRef biases = up.biased ? wave_weights(e, pairs, kernel_argument(e, UP_ARGS), &bias) : NULL;
-    struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
-    LLVMValueRef expert = LLVMBuildUDiv(e->builder, units.index, const_i64(e, panels), "");
-    LLVMValueRef panel = LLVMBuildURem(e->builder, units.index, const_i64(e, panels), "");
-    LLVMValueRef first, rows = expert_rows(e, expert_first, expert, &first);
-    LLVMValueRef own = offset(e, w, scaled(e, units.index, bytes));
-    LLVMValueRef columns = scaled(e, panel, (up.plain ? bias.panel : bias.panel / 2) * (int64_t)dtype_bytes(up.dtype));
-    LLVMValueRef out = offset(e, offset(e, hidden, scaled(e, first, up.hidden_stride)), columns);
-    LLVMValueRef pair_weight = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_weight));
-    LLVMValueRef p[TILE_POINTERS] = {out, offset(e, pair_weight, scaled(e, first, 4))};
-    if (up.biased)
-        p[2] = offset(e, offset(e, biases, scaled(e, expert, bias.bytes)), scaled(e, panel, bias.panel * 4));
-    gemm_rows(e, &up.gemm, rows, offset(e, a, scaled(e, first, up.gemm.a_stride)), own, offset_const(e, own, bytes), p,
-              (int64_t[TILE_POINTERS]){up.hidden_stride, 4});
-    loop_end(e, &units, NULL);
-    LLVMBuildRetVoid(e->builder);
+    up_body(e, &up, &bias);
 
+    int64_t bytes = plan_panel_bytes(&up.gemm.weights);
     kernel->unit = work_unit_fixed;
-    kernel->unit_count = panels;
+    kernel->unit_count = plan_panels(&up.gemm.weights);
     kernel->scratch_bytes = gemm_scratch(&up.gemm);
     kernel->grain = grain_for(bytes);
 }
@@ -226,13 +245,16 @@ static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, 
     }
 }
 
+// zeroes the columns of units [begin, end) in every row
 static void clear_columns(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc)
 {
+    unsigned lanes = e->level->lanes;
+    LLVMValueRef columns = scaled(e, LLVMBuildSub(e->builder, e->end, e->begin, ""), down->gemm.weights.panel);
     struct loop loop = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
     LLVMValueRef row = offset(e, acc, scaled(e, loop.index, down->acc_stride));
-    for (unsigned v = 0; v < PANEL_VECTORS; v++)
-        store_f32(e, splat_f32(e, 0, e->level->lanes), offset_const(e, row, v * e->level->lanes * 4), dtype_f32,
-                  e->level->lanes);
+    struct loop at = loop_begin(e, const_i64(e, 0), columns, lanes, NULL, 0);
+    store_f32(e, splat_f32(e, 0, lanes), offset(e, row, scaled(e, at.index, 4)), dtype_f32, lanes);
+    loop_end(e, &at, NULL);
     loop_end(e, &loop, NULL);
 }
 
@@ -289,9 +311,8 @@ static void down_body(struct emit *e, const struct down *down)
     struct plan_param bias = bias_panels(e, weights);
     LLVMValueRef biases = down->biased ? wave_weights(e, pairs, kernel_argument(e, DOWN_ARGS), &bias) : NULL;
 
-    struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
-    LLVMValueRef acc = offset(e, accumulator, scaled(e, units.index, weights->panel * 4));
-    LLVMValueRef column = offset(e, w, scaled(e, units.index, plan_panel_bytes(weights)));
+    LLVMValueRef acc = offset(e, accumulator, scaled(e, e->begin, weights->panel * 4));
+    LLVMValueRef column = offset(e, w, scaled(e, e->begin, plan_panel_bytes(weights)));
     clear_columns(e, down, rows, acc);
     struct loop loop = loop_begin(e, const_i64(e, 0), experts, 1, NULL, 0);
     LLVMValueRef first, count = expert_rows(e, expert_first, loop.index, &first);
@@ -299,10 +320,12 @@ static void down_body(struct emit *e, const struct down *down)
     LLVMValueRef p[TILE_POINTERS] = {acc, offset(e, pair_row, scaled(e, first, 4)),
                                      offset(e, pair_weight, scaled(e, first, 4))};
     if (down->biased)
-        p[3] = offset(e, offset(e, biases, scaled(e, loop.index, bias.bytes)), scaled(e, units.index, bias.panel * 4));
-    gemm_rows(e, &down->gemm, count, offset(e, hidden, scaled(e, first, down->gemm.a_stride)), own,
-              offset_const(e, own, weights->bytes), p, (int64_t[TILE_POINTERS]){0, 4, 4});
+        p[3] = offset(e, offset(e, biases, scaled(e, loop.index, bias.bytes)), scaled(e, e->begin, bias.panel * 4));
+    gemm_rows(e, &down->gemm, count, offset(e, hidden, scaled(e, first, down->gemm.a_stride)),
+              LLVMBuildSub(e->builder, e->end, e->begin, ""), own, offset_const(e, own, weights->bytes), p);
     loop_end(e, &loop, NULL);
+    struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
+    acc = offset(e, accumulator, scaled(e, units.index, weights->panel * 4));
     store_panel(e, down, rows, acc, row_dst, units.index);
     loop_end(e, &units, NULL);
     LLVMBuildRetVoid(e->builder);
@@ -325,6 +348,9 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
         .user = &down,
     };
     down.panels = plan_panels(&down.gemm.weights);
+    int64_t columns = down.gemm.weights.panel * 4; // of the accumulator and the biases
+    memcpy(down.gemm.p_row, (int64_t[TILE_POINTERS]){0, 4, 4}, sizeof down.gemm.p_row);
+    memcpy(down.gemm.p_panel, (int64_t[TILE_POINTERS]){columns, 0, 0, columns}, sizeof down.gemm.p_panel);
     gemm_tiles(e, &down.gemm, context_printf(e->context, "%s_tile", name));
     kernel_function(e, name);
     down_body(e, &down);
@@ -332,5 +358,5 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
     kernel->unit = work_unit_fixed;
     kernel->unit_count = down.panels;
     kernel->scratch_bytes = gemm_scratch(&down.gemm);
-    kernel->grain = 1;
+    kernel->grain = WIDE_PANELS;
 }

@@ -373,11 +373,8 @@ static void route_tokens(struct emit *e, const struct route *route)
     LLVMValueRef rows = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, left, most, ""), left, most, "");
     LLVMValueRef a = offset(e, x, scaled(e, tiles.index, gemm->a_stride));
 
-    struct loop panels = loop_begin_once(e, 0, plan_panels(&gemm->weights), 1, NULL, 0);
-    LLVMValueRef panel = offset(e, w, scaled(e, panels.index, plan_panel_bytes(&gemm->weights)));
-    LLVMValueRef p[TILE_POINTERS] = {offset(e, e->scratch, scaled(e, panels.index, gemm->weights.panel * 4))};
-    gemm_rows(e, gemm, rows, a, panel, panel, p, (int64_t[TILE_POINTERS]){route->columns * 4});
-    loop_end(e, &panels, NULL);
+    LLVMValueRef p[TILE_POINTERS] = {e->scratch};
+    gemm_rows(e, gemm, rows, a, const_i64(e, plan_panels(&gemm->weights)), w, w, p);
 
     struct loop each = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
     LLVMValueRef scores = offset(e, e->scratch, scaled(e, each.index, route->columns * 4));
@@ -413,6 +410,8 @@ void generate_route(struct emit *e, struct plan_kernel *kernel, const char *name
         .user = &route,
     };
     route.columns = plan_panels(&route.gemm.weights) * route.gemm.weights.panel;
+    route.gemm.p_row[0] = route.columns * 4;
+    route.gemm.p_panel[0] = route.gemm.weights.panel * 4;
     route.chosen_columns = whole_vectors(e, route.choices);
     route.group_columns = whole_vectors(e, route.groups);
     gemm_tiles(e, &route.gemm, context_printf(e->context, "%s_tile", name));
