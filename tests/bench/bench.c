@@ -1,5 +1,6 @@
 // Times whole MoE layers against the machine's own limits and against the libraries that one would otherwise use.
-// Usage: moe-bench smoke|standard|full [--out FILE] [--fresh] [--require ROOFLINE]
+// Usage: moe-bench smoke|standard|full [--out FILE] [--fresh] [--require ROOFLINE] [--only TEXT] [--tokens N]
+// --only measures the shapes whose name and dtype ("coarse H 1024 F 3584 E 8 k 2 bf16") contain TEXT; --tokens that many alone.
 // Prints a table and writes FILE (bench.json beside the program). A finished group of `full` is kept beside FILE and not
 // measured again unless --fresh. Exit code 1: --require is not met by moecc at 512 tokens; 3: an engine failed.
 #include <errno.h>
@@ -183,10 +184,28 @@ static bool run_group(struct report *report, const struct bench_group *group, co
     return fine;
 }
 
+/// Whether a group is to be measured; of one whose other token counts are not, leaves the one that is.
+static bool wanted(struct bench_group *group, const char *only, int64_t tokens)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s %s", group->shape->name, bench_dtype_name(group->dtype));
+    if (only && !strstr(name, only))
+        return false;
+    for (int i = 0; tokens && i < BENCH_MOST_COUNTS && group->tokens[i]; i++)
+        if (group->tokens[i] == tokens) {
+            memset(group->tokens, 0, sizeof group->tokens);
+            group->tokens[0] = tokens;
+            return true;
+        }
+    return !tokens;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "", *out = "build/bench.json";
     struct report report = {.met = true};
+    const char *only = NULL;
+    int64_t tokens = 0;
     bool fresh = false;
     for (int i = 2; i < argc; i++)
         if (!strcmp(argv[i], "--fresh"))
@@ -195,13 +214,17 @@ int main(int argc, char **argv)
             out = argv[++i];
         else if (!strcmp(argv[i], "--require") && i + 1 < argc)
             report.required = atof(argv[++i]);
+        else if (!strcmp(argv[i], "--only") && i + 1 < argc)
+            only = argv[++i];
+        else if (!strcmp(argv[i], "--tokens") && i + 1 < argc)
+            tokens = atoll(argv[++i]);
         else
             mode = "";
     fill_full();
     const struct bench_group *groups = !strcmp(mode, "smoke") ? smoke : !strcmp(mode, "standard") ? standard : full;
     size_t count = groups == smoke ? sizeof smoke / sizeof *smoke : groups == standard ? sizeof standard / sizeof *standard : FULL_GROUPS;
     if (groups == full && strcmp(mode, "full")) {
-        fprintf(stderr, "usage: moe-bench smoke|standard|full [--out FILE] [--fresh] [--require ROOFLINE]\n");
+        fprintf(stderr, "usage: moe-bench smoke|standard|full [--out FILE] [--fresh] [--require ROOFLINE] [--only TEXT] [--tokens N]\n");
         return 2;
     }
     report.json = fopen(out, "w");
@@ -212,6 +235,8 @@ int main(int argc, char **argv)
     print_head();
     for (size_t i = 0; i < count; i++) {
         struct bench_group group = groups[i];
+        if (!wanted(&group, only, tokens))
+            continue;
         group.threads = group.threads ? group.threads : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
         if (!run_group(&report, &group, out, groups == full, fresh))
             return 3;
