@@ -83,6 +83,20 @@ static inline uint32_t f32_from_f16(uint32_t h)
     return sign | load32(&value, 0);
 }
 
+/// The magnitude x of an f32 to the nearest (ties to even) of a type with `drop` fewer mantissa bits whose least normal
+/// number is the f32 `least`; x is less than the type's largest number and half a step.
+static inline uint32_t narrow(uint32_t x, uint32_t drop, uint32_t least)
+{
+    if (x >= least)
+        return (x - (least - (1u << 23)) + (1u << (drop - 1u)) - 1u + (x >> drop & 1u)) >> drop;
+    uint32_t exponent = (least >> 23) + drop;
+    if (x <= (exponent - 24u) << 23) // up to half of the smallest subnormal, a tie that goes to 0
+        return 0;
+    uint32_t shift = exponent - (x >> 23), mantissa = (x & 0x7fffffu) | 0x800000u;
+    uint32_t result = mantissa >> shift, rest = mantissa & ((1u << shift) - 1u), half = 1u << (shift - 1u);
+    return result + (rest > half || (rest == half && (result & 1u)));
+}
+
 static inline uint32_t f16_from_f32(uint32_t bits)
 {
     uint32_t sign = bits >> 16 & 0x8000u, x = bits & 0x7fffffffu;
@@ -90,15 +104,7 @@ static inline uint32_t f16_from_f32(uint32_t bits)
         return sign | 0x7e00u | (x >> 13 & 0x3ffu);
     if (x >= 0x477ff000u) // 65520 and beyond round to infinity
         return sign | 0x7c00u;
-    if (x >= 0x38800000u) // normal in f16
-        return sign | (x - 0x38000000u + 0xfffu + (x >> 13 & 1u)) >> 13;
-    if (x <= 0x33000000u) // up to half of the smallest subnormal, a tie that goes to 0
-        return sign;
-    uint32_t shift = 126u - (x >> 23), mantissa = (x & 0x7fffffu) | 0x800000u;
-    uint32_t result = mantissa >> shift, rest = mantissa & ((1u << shift) - 1u), half = 1u << (shift - 1u);
-    if (rest > half || (rest == half && (result & 1u)))
-        result++;
-    return sign | result;
+    return sign | narrow(x, 13, 0x38800000u);
 }
 
 static inline uint32_t bf16_from_f32(uint32_t bits)
@@ -116,15 +122,7 @@ static inline uint32_t e4m3_from_f32(uint32_t bits)
         return sign | 0x7fu;
     if (x >= 0x43e00000u)
         return sign | 0x7eu;
-    if (x >= 0x3c800000u) // normal in E4M3
-        return sign | (x - 0x3c000000u + 0x7ffffu + (x >> 20 & 1u)) >> 20;
-    if (x <= 0x3a800000u) // up to half of the smallest subnormal, a tie that goes to 0
-        return sign;
-    uint32_t shift = 141u - (x >> 23), mantissa = (x & 0x7fffffu) | 0x800000u;
-    uint32_t result = mantissa >> shift, rest = mantissa & ((1u << shift) - 1u), half = 1u << (shift - 1u);
-    if (rest > half || (rest == half && (result & 1u)))
-        result++;
-    return sign | result;
+    return sign | narrow(x, 20, 0x3c800000u);
 }
 
 static inline uint32_t f32_from_e4m3(uint32_t code)
