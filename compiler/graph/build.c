@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compiler/graph/graph.h"
+#include "runtime/plan/roles.h"
 
 enum { STAGE_VALUES = 3 }; // sent, packed, replies
 
@@ -53,18 +54,18 @@ static const struct rule rules[] = {
     {"combine", phase_send, READ_FIRST, WRITE_SENT},
     {"combine", phase_recv, READ_SENT, WRITE_REPLIES},
     {"combine", phase_merge, READ_REPLIES | READ_ARGS | READ_CONTROL, WRITE_RESULT},
-    {"add", phase_whole, READ_ARGS, WRITE_RESULT},
     {"", phase_whole, READ_ARGS, WRITE_RESULT}, // extern
-    {"gate", phase_whole, READ_ARGS, WRITE_RESULT},
-    {"shift", phase_whole, READ_ARGS, WRITE_RESULT},
 };
+
+/// Operators on rows, whatever they compute.
+static const struct rule row_rule = {"", phase_whole, READ_ARGS, WRITE_RESULT};
 
 static const struct rule *rule_of(const char *kernel, uint32_t phase)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].phase == phase && strcmp(rules[i].kernel, kernel) == 0)
             return &rules[i];
-    return NULL;
+    return phase == phase_whole && row_operator(kernel) != kernel_role_words_count ? &row_rule : NULL;
 }
 
 static const struct mod_arg *arg_of(const struct builder *b, const struct mod_stage *stage, const char *name)
@@ -157,6 +158,14 @@ static double pairs(const struct builder *b, const struct mod_stage *stage, cons
     return (double)down->dims[0];
 }
 
+static double values_of(const struct builder *b, const struct mod_stage *stage)
+{
+    uint32_t count = 0;
+    while (tensor_arg(b, stage, count) != NONE)
+        count++;
+    return count;
+}
+
 static void set_cost(const struct builder *b, const struct mod_stage *stage, const struct rule *rule,
                      struct graph_task *task)
 {
@@ -166,10 +175,8 @@ static void set_cost(const struct builder *b, const struct mod_stage *stage, con
     const struct mod_arg *wire = arg_of(b, stage, "wire"), *down = arg_of(b, stage, "w_down");
     if (strcmp(rule->kernel, "route") == 0)
         task->flops_per_token = 2 * h * (double)ROW(b->module, mod_value, stage->result)->width;
-    else if (strcmp(rule->kernel, "shift") == 0)
-        task->bytes_per_token = 2 * h * 2;
-    else if (strcmp(rule->kernel, "add") == 0 || strcmp(rule->kernel, "gate") == 0)
-        task->bytes_per_token = 3 * h * 2;
+    else if (rule == &row_rule)
+        task->bytes_per_token = (values_of(b, stage) + 1) * h * 2;
     else if (rule->phase == phase_whole && down && down->param != NONE) {
         const struct mod_param *p = ROW(b->module, mod_param, down->param);
         task->flops_per_token = (strcmp(rule->kernel, "plain_mlp") == 0 ? 4 : 6) * pairs(b, stage, p) * h * (double)p->dims[2];

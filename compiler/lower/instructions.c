@@ -551,41 +551,31 @@ static void draft_merge(struct writer *w)
         own(w, F_SPILL, access_read);
 }
 
-static void draft_add(struct writer *w, uint32_t stage)
-{
-    const struct mod_value *value = ROW(w->l->module, mod_value, lower_stage(w->l, stage)->result);
-    double bytes = (double)(value->width * dtype_bytes(value->dtype));
-    launch(w, add_kernel(w->l, value->width, value->dtype), work(w, 0, 3 * tokens(w) * bytes));
-    argument(w, input_value(w, stage, "a"), access_read);
-    argument(w, input_value(w, stage, "b"), access_read);
-    argument(w, result_value(w, stage), access_write);
-}
-
-static void draft_gate(struct writer *w, uint32_t stage)
+/// An operator on rows: what it reads in the order of the text, then the result.
+static void draft_row_operator(struct writer *w, uint32_t stage, uint32_t role)
 {
     const struct ir *module = w->l->module;
     const struct mod_stage *row = lower_stage(w->l, stage);
-    const struct mod_value *x = ROW(module, mod_value, stage_arg(module, row, "x")->value),
-                           *y = ROW(module, mod_value, stage_arg(module, row, "y")->value),
-                           *result = ROW(module, mod_value, row->result);
-    double bytes = (double)(x->width * dtype_bytes(x->dtype));
-    launch(w, gate_kernel(w->l, x->width, x->dtype, y->dtype, result->dtype), work(w, 0, 3 * tokens(w) * bytes));
-    argument(w, input_value(w, stage, "x"), access_read);
-    param(w, plan_param_of(w->l->plan, module, stage_arg(module, row, "w_gate")->param));
-    argument(w, input_value(w, stage, "y"), access_read);
-    argument(w, result_value(w, stage), access_write);
-}
-
-static void draft_shift(struct writer *w, uint32_t stage)
-{
-    const struct ir *module = w->l->module;
-    const struct mod_stage *row = lower_stage(w->l, stage);
-    const struct mod_value *x = ROW(module, mod_value, stage_arg(module, row, "x")->value),
-                           *result = ROW(module, mod_value, row->result);
-    double bytes = (double)(x->width * dtype_bytes(x->dtype));
-    launch(w, shift_kernel(w->l, x->width, x->dtype, result->dtype), work(w, 0, 2 * tokens(w) * bytes));
-    argument(w, input_value(w, stage, "x"), access_read);
-    param(w, plan_param_of(w->l->plan, module, stage_arg(module, row, "b")->param));
+    const struct mod_value *result = ROW(module, mod_value, row->result);
+    struct plan_kernel kernel = {.role = role, .n = {result->width}};
+    int64_t bytes = 0;
+    uint32_t values = 0;
+    for (uint32_t i = 0; i <= row->args.count; i++) {
+        const struct mod_arg *arg = i < row->args.count ? ROW(module, mod_arg, row->args.first + i) : NULL;
+        if (arg && arg->value == NONE)
+            continue;
+        uint32_t dtype = (arg ? ROW(module, mod_value, arg->value) : result)->dtype;
+        kernel.n[++values] = dtype;
+        bytes += result->width * dtype_bytes(dtype);
+    }
+    launch(w, kernel_row(w->l, kernel), work(w, 0, tokens(w) * (double)bytes));
+    for (uint32_t i = 0; i < row->args.count; i++) {
+        const struct mod_arg *arg = ROW(module, mod_arg, row->args.first + i);
+        if (arg->param != NONE)
+            param(w, plan_param_of(w->l->plan, module, arg->param));
+        else if (arg->value != NONE)
+            argument(w, value_buffer(w->l, arg->value, w->layer, w->part), access_read);
+    }
     argument(w, result_value(w, stage), access_write);
 }
 
@@ -609,15 +599,12 @@ static void draft_extern(struct writer *w, uint32_t stage)
 static void draft_task(struct writer *w, uint32_t stage, uint32_t phase)
 {
     const char *kernel = lower_kernel_name(w->l, stage);
+    uint32_t role = row_operator(kernel);
     bool dispatch = !strcmp(kernel, "dispatch"), combine = !strcmp(kernel, "combine");
     if (lower_stage(w->l, stage)->external)
         draft_extern(w, stage);
-    else if (!strcmp(kernel, "add"))
-        draft_add(w, stage);
-    else if (!strcmp(kernel, "gate"))
-        draft_gate(w, stage);
-    else if (!strcmp(kernel, "shift"))
-        draft_shift(w, stage);
+    else if (role != kernel_role_words_count)
+        draft_row_operator(w, stage, role);
     else if (!w->path)
         lower_refuse(w->l, E0901, stage, NULL, "this operator is not built yet");
     else if (!strcmp(kernel, "route"))

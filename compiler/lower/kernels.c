@@ -11,27 +11,10 @@ static bool same_kernel(const struct plan_kernel *a, const struct plan_kernel *b
            a->limit == b->limit && a->temperature == b->temperature && a->noise == b->noise && a->seed == b->seed && a->unit_count == b->unit_count;
 }
 
-static bool is_builtin(uint32_t role)
+uint32_t kernel_row(struct lowering *l, struct plan_kernel kernel)
 {
-    return role == kernel_role_fold || role == kernel_role_bin || role == kernel_role_bin_round ||
-           role == kernel_role_fan_out || role == kernel_role_dense || role == kernel_role_limit;
-}
-
-static uint32_t unit_of(uint32_t role)
-{
-    static const uint32_t units[kernel_role_words_count] = {
-        [kernel_role_route] = work_unit_tokens, [kernel_role_copy_rows] = work_unit_rows,
-        [kernel_role_mlp_up] = work_unit_fixed, [kernel_role_mlp_down] = work_unit_fixed,
-        [kernel_role_merge] = work_unit_tokens, [kernel_role_add] = work_unit_tokens,
-        [kernel_role_gate] = work_unit_tokens,  [kernel_role_sum_rows] = work_unit_rows,
-        [kernel_role_shift] = work_unit_tokens};
-    return is_builtin(role) ? work_unit_one : units[role];
-}
-
-static uint32_t kernel_row(struct lowering *l, struct plan_kernel kernel)
-{
-    kernel.builtin = is_builtin(kernel.role);
-    kernel.unit = unit_of(kernel.role);
+    kernel.builtin = role_specs[kernel.role].builtin;
+    kernel.unit = role_specs[kernel.role].unit;
     kernel.grain = 1;
     for (uint32_t i = 0; i < COUNT(l->plan, plan_kernel); i++)
         if (same_kernel(ROW(l->plan, plan_kernel, i), &kernel))
@@ -196,11 +179,6 @@ void make_kernels(struct lowering *l, struct path *p)
     p->wire.count = 1;
 }
 
-uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype)
-{
-    return kernel_row(l, (struct plan_kernel){.role = kernel_role_add, .n = {width, dtype}});
-}
-
 uint32_t limit_kernel(struct lowering *l, const struct path *p, int64_t first, int64_t end)
 {
     bool normalize = option_number(l, p->route, "normalize", 1) != 0;
@@ -209,14 +187,4 @@ uint32_t limit_kernel(struct lowering *l, const struct path *p, int64_t first, i
                                               .scale = option_number(l, p->route, "scale", 1),
                                               .alpha = option_number(l, p->route, "expert_capacity", INFINITY),
                                               .limit = option_number(l, p->route, "expert_tokens", INFINITY)});
-}
-
-uint32_t shift_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype result)
-{
-    return kernel_row(l, (struct plan_kernel){.role = kernel_role_shift, .n = {width, x, result}});
-}
-
-uint32_t gate_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype y, enum dtype result)
-{
-    return kernel_row(l, (struct plan_kernel){.role = kernel_role_gate, .n = {width, x, y, result}});
 }

@@ -11,6 +11,7 @@
 
 #include "compiler/lower/program.h"
 #include "runtime/plan/limits.h"
+#include "runtime/plan/roles.h"
 #include "runtime/plan/slots.h"
 
 // ------------------------------------------------------------------------------------------------- formulas (slots.c)
@@ -201,11 +202,10 @@ struct path *path_of_stage(const struct lowering *l, uint32_t stage);
 
 // kernels.c: rows of plan_kernel, equal ones shared over the whole plan
 void make_kernels(struct lowering *l, struct path *path);
-uint32_t add_kernel(struct lowering *l, int64_t width, enum dtype dtype);
+/// The row of a kernel with its role and constants; the rest is filled in.
+uint32_t kernel_row(struct lowering *l, struct plan_kernel kernel);
 /// Drops choices `first` to `end` of a token beyond the router's limit.
 uint32_t limit_kernel(struct lowering *l, const struct path *p, int64_t first, int64_t end);
-uint32_t shift_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype result);
-uint32_t gate_kernel(struct lowering *l, int64_t width, enum dtype x, enum dtype y, enum dtype result);
 
 // params.c
 /// The place of a stage, or of the option `name` in its call where the user wrote it.

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "compiler/schedule/elaborate.h"
+#include "runtime/plan/roles.h"
 
 /// The operator's kernel; "" for an extern stage.
 static const char *kernel_of(const struct elaboration *e, const struct graph_task *task)
@@ -11,16 +12,12 @@ static const char *kernel_of(const struct elaboration *e, const struct graph_tas
     return stage->op == NONE ? "" : ir_text(e->module, ROW(e->module, mod_op, stage->op)->kernel);
 }
 
-/// An expert on plain rows, its gate, or `add`: operators of which a row of the result needs that row of the arguments
-/// alone, and whose kernels take a range of rows.
+/// An expert on plain rows, or a row operator: a row of the result needs that row of the arguments alone, and the kernels
+/// take a range of rows.
 static bool is_row_wise(const struct elaboration *e, const struct graph_task *task)
 {
-    static const char *const kernels[] = {"grouped_mlp", "plain_mlp", "add", "gate", "shift"};
     const char *kernel = kernel_of(e, task);
-    bool known = false;
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && !known; i++)
-        known = strcmp(kernel, kernels[i]) == 0;
-    if (!known)
+    if (strcmp(kernel, "grouped_mlp") && strcmp(kernel, "plain_mlp") && row_operator(kernel) == kernel_role_words_count)
         return false;
     for (uint32_t i = 0; i < task->reads.count; i++)
         if (ROW(e->graph, graph_value, ROW(e->graph, graph_use, task->reads.first + i)->value)->kind !=

@@ -113,7 +113,7 @@ struct moe_pairs_head {
 // gate       p: x (slice), weights f32[H], y (slice), result (slice): result = y * sigmoid(x . weights)
 //            n: H, x dtype, y dtype, result dtype; unit tokens
 // add        p: a, b, result (slices)
-//            n: H, dtype of all three; unit tokens
+//            n: H, dtypes of a, b, result; unit tokens
 // shift      p: x (slice), vector f32[H], result (slice): result = x + vector
 //            n: H, x dtype, result dtype; unit tokens
 //

@@ -3,59 +3,9 @@
 // touch (struct usage).
 #include "kernels.h"
 #include "limits.h"
+#include "roles.h"
 #include "slots.h"
 #include "validate.h"
-
-/// What an argument position must be given.
-enum arg_kind {
-    ARG_ANY,
-    ARG_IN,
-    ARG_OUT,
-    ARG_ARENA,
-    ARG_BINS,
-    ARG_PAIRS,
-    ARG_ROWS,
-    ARG_SUMS,
-    ARG_TABLE,
-    ARG_SLOTS,
-    ARG_VECTOR,
-    ARG_NONE // only declares an access
-};
-
-static const struct role_spec {
-    uint8_t least, most; // listed arguments; generated kernels may have more, which only declare accesses
-    uint8_t args[MOE_MAX_ARGS];
-    bool builtin, exchange;
-    uint8_t unit;
-} role_specs[kernel_role_words_count] = {
-    [kernel_role_route] =
-        {4, 6, {ARG_IN, ARG_ANY, ARG_ARENA, ARG_ARENA, ARG_VECTOR, ARG_VECTOR}, false, false, work_unit_tokens},
-    [kernel_role_bin] = {7,
-                         9,
-                         {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_SLOTS, ARG_ARENA, ARG_SLOTS, ARG_SUMS},
-                         true,
-                         true,
-                         work_unit_one},
-    [kernel_role_bin_round] =
-        {6, 6, {ARG_ARENA, ARG_ARENA, ARG_IN, ARG_BINS, ARG_SLOTS, ARG_ROWS}, true, true, work_unit_one},
-    [kernel_role_copy_rows] = {1, 1, {ARG_TABLE}, false, false, work_unit_rows},
-    [kernel_role_fan_out] = {7,
-                             8,
-                             {ARG_BINS, ARG_SLOTS, ARG_PAIRS, ARG_ARENA, ARG_SLOTS, ARG_ARENA, ARG_IN, ARG_ARENA},
-                             true,
-                             true,
-                             work_unit_one},
-    [kernel_role_limit] = {3, 3, {ARG_ARENA, ARG_ARENA, ARG_ARENA}, true, false, work_unit_one},
-    [kernel_role_dense] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_IN, ARG_OUT}, true, false, work_unit_one},
-    [kernel_role_mlp_up] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
-    [kernel_role_mlp_down] = {4, 4, {ARG_PAIRS, ARG_ARENA, ARG_ANY, ARG_ARENA}, false, false, work_unit_fixed},
-    [kernel_role_merge] = {2, 2, {ARG_BINS, ARG_OUT}, false, false, work_unit_tokens},
-    [kernel_role_add] = {3, 3, {ARG_IN, ARG_IN, ARG_OUT}, false, false, work_unit_tokens},
-    [kernel_role_fold] = {4, 4, {ARG_SLOTS, ARG_SLOTS, ARG_SLOTS, ARG_SUMS}, true, true, work_unit_one},
-    [kernel_role_sum_rows] = {1, 1, {ARG_SUMS}, false, false, work_unit_rows},
-    [kernel_role_shift] = {3, 3, {ARG_IN, ARG_VECTOR, ARG_OUT}, false, false, work_unit_tokens},
-    [kernel_role_gate] = {4, 4, {ARG_IN, ARG_VECTOR, ARG_IN, ARG_OUT}, false, false, work_unit_tokens},
-};
 
 /// Arguments of the role that a launch of an exchange's wave has beyond the listed ones.
 static uint32_t wave_args(const struct walk *w, const struct plan_kernel *k)
@@ -582,28 +532,26 @@ static bool check_weights(const struct walk *w, const struct plan_kernel *k, uin
     return check_matrix(w, k, NULL, listed, rows, 1, dtype_f32);
 }
 
+/// Of a row operator: its rows, and vectors as wide as they.
+static bool check_row_operator(const struct walk *w, const struct plan_kernel *k)
+{
+    const struct role_spec *spec = &role_specs[k->role];
+    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound, width = k->n[0];
+    bool good = true;
+    for (uint32_t i = 0, values = 0; i < spec->most && good; i++)
+        good = spec->args[i] == ARG_VECTOR ? param_cols(w, i) == width
+                                           : holds_rows(w, i, bound, dtype_bytes((uint32_t)k->n[++values]) * width);
+    return good;
+}
+
 static bool check_generated(const struct walk *w, const struct plan_kernel *k)
 {
     const int64_t *n = k->n;
-    int64_t bound = ROW(w->c->ir, plan_part, w->instr->part)->bound;
     const struct usage *u = usage_at(w, 0);
     bool good = true;
     switch (k->role) {
     case kernel_role_route:
         good = check_route(w, n);
-        break;
-    case kernel_role_add:
-        for (uint32_t i = 0; i < ADD_ARGS; i++)
-            good = good && holds_rows(w, i, bound, dtype_bytes((uint32_t)n[1]) * n[0]);
-        break;
-    case kernel_role_gate:
-        good = param_cols(w, GATE_W) == n[0] && holds_rows(w, GATE_X, bound, dtype_bytes((uint32_t)n[1]) * n[0]) &&
-               holds_rows(w, GATE_Y, bound, dtype_bytes((uint32_t)n[2]) * n[0]) &&
-               holds_rows(w, GATE_RESULT, bound, dtype_bytes((uint32_t)n[3]) * n[0]);
-        break;
-    case kernel_role_shift:
-        good = param_cols(w, SHIFT_VECTOR) == n[0] && holds_rows(w, SHIFT_X, bound, dtype_bytes((uint32_t)n[1]) * n[0]) &&
-               holds_rows(w, SHIFT_RESULT, bound, dtype_bytes((uint32_t)n[2]) * n[0]);
         break;
     case kernel_role_copy_rows: // before any built-in writes it, the table is empty
         good = check_copy_rows(u, n);
@@ -626,6 +574,7 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
         good = check_merge(w, u, n);
         break;
     default:
+        good = check_row_operator(w, k);
         break;
     }
     return good || instr_fail(w, "a buffer is too small for its kernel");

@@ -533,7 +533,7 @@ static void test_add(void)
             a[i] = (float)i, b[i] = 0.5f;
         struct code code;
         code_init(&code);
-        code_add(&code, kernel_role_add, (int64_t[]){WIDTH, dtype_f32}, 2, 1);
+        code_add(&code, kernel_role_add, (int64_t[]){WIDTH, dtype_f32, dtype_f32, dtype_f32}, 4, 1);
         CU_ASSERT_FATAL(code_generate(&code, level_names[level]));
         run_units(&code, 0, &(struct moe_kargs){.p = {a, b, y}}, TOKENS, 2);
         for (int i = 0; i < WIDTH * TOKENS; i++)

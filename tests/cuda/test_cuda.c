@@ -231,7 +231,7 @@ static void test_rows(void)
             if (from != to)
                 continue;
             compare_rows(kernel_role_sum_rows, (int64_t[9]){width, from}, from, to);
-            compare_rows(kernel_role_add, (int64_t[9]){width, from}, from, to);
+            compare_rows(kernel_role_add, (int64_t[9]){width, from, from, from}, from, to);
         }
 }
 

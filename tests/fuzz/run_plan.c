@@ -8,6 +8,7 @@
 
 #include "runtime/exec/session.h"
 #include "runtime/open.h"
+#include "runtime/plan/roles.h"
 #include "runtime/plan/kernels.h"
 #include "runtime/plan/messages.h"
 
@@ -136,28 +137,19 @@ static void touch_sums(const struct moe_kargs *a, const struct plan_kernel *k, i
     }
 }
 
-/// Rows in, rows out: what stands for the operators on plain rows.
+/// Rows in, rows out: what stands for the row operators.
 static void touch_rows(const struct moe_kargs *a, const struct plan_kernel *k, int64_t begin, int64_t end)
 {
-    static const struct {
-        uint32_t in, out, vector;   // arguments; 0: none (an input is argument 0)
-        uint8_t in_type, more_type, out_type; // numbers of the constants
-        uint32_t more;
-    } shapes[kernel_role_words_count] = {
-        [kernel_role_gate] = {GATE_X, GATE_RESULT, GATE_W, 1, 2, 3, GATE_Y},
-        [kernel_role_shift] = {SHIFT_X, SHIFT_RESULT, SHIFT_VECTOR, 1, 0, 2, 0},
-        [kernel_role_add] = {ADD_A, ADD_RESULT, 0, 1, 1, 1, ADD_B},
-    };
-    int64_t width = k->n[0], in = width * size_of(k->n[shapes[k->role].in_type]);
-    int64_t more = width * size_of(k->n[shapes[k->role].more_type]), out = width * size_of(k->n[shapes[k->role].out_type]);
-    for (int64_t t = begin; t < end; t++) {
-        read_bytes((const char *)a->p[shapes[k->role].in] + t * in, in);
-        if (shapes[k->role].more)
-            read_bytes((const char *)a->p[shapes[k->role].more] + t * more, more);
-        write_bytes((char *)a->p[shapes[k->role].out] + t * out, out);
+    const struct role_spec *spec = &role_specs[k->role];
+    for (uint32_t i = 0, values = 0; i < spec->most; i++) {
+        bool vector = spec->args[i] == ARG_VECTOR;
+        int64_t row = k->n[0] * (vector ? 4 : size_of(k->n[++values])), count = vector ? 1 : end - begin;
+        char *at = (char *)a->p[i] + (vector ? 0 : begin * row);
+        if (spec->args[i] == ARG_OUT)
+            write_bytes(at, count * row);
+        else
+            read_bytes(at, count * row);
     }
-    if (shapes[k->role].vector)
-        read_bytes(a->p[shapes[k->role].vector], 4 * width);
 }
 
 /// The sim device runs one launch at a time: the instruction is that of the stream whose launch this is.

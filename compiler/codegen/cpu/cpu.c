@@ -246,36 +246,36 @@ static bool can_merge(const int64_t *n)
     return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]) && n[4] >= 0 && n[4] <= 4;
 }
 
-static bool can_add(const int64_t *n)
+static bool can_sum(const int64_t *n)
 {
     return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]);
 }
 
-static bool can_gate(const int64_t *n)
+/// Row operators: every operand's type.
+static bool can_rows(const struct plan_kernel *kernel)
 {
-    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]) && computes(n[3]);
-}
-
-static bool can_shift(const int64_t *n)
-{
-    return n[0] > 0 && n[0] % 8 == 0 && computes(n[1]) && computes(n[2]);
+    const struct role_spec *spec = &role_specs[kernel->role];
+    bool can = kernel->n[0] > 0 && kernel->n[0] % 8 == 0;
+    for (uint32_t i = 0, values = 0; i < spec->most; i++)
+        can = can && (spec->args[i] == ARG_VECTOR || computes(kernel->n[++values]));
+    return can;
 }
 
 static const struct {
-    bool (*can)(const int64_t *n);
+    bool (*can)(const int64_t *n); // NULL: a row operator
     void (*generate)(struct emit *e, struct plan_kernel *kernel, const char *name);
 } generators[kernel_role_words_count] = {
     [kernel_role_route] = {can_route, generate_route}, [kernel_role_copy_rows] = {can_copy, generate_copy_rows},
     [kernel_role_mlp_up] = {can_up, generate_mlp_up},  [kernel_role_mlp_down] = {can_down, generate_mlp_down},
-    [kernel_role_merge] = {can_merge, generate_merge}, [kernel_role_add] = {can_add, generate_add},
-    [kernel_role_gate] = {can_gate, generate_gate},    [kernel_role_sum_rows] = {can_add, generate_sum_rows},
-    [kernel_role_shift] = {can_shift, generate_shift},
+    [kernel_role_merge] = {can_merge, generate_merge}, [kernel_role_add] = {NULL, generate_sum},
+    [kernel_role_gate] = {NULL, generate_gate},        [kernel_role_sum_rows] = {can_sum, generate_sum_rows},
+    [kernel_role_shift] = {NULL, generate_sum},
 };
 
 bool cpu_has_kernel(const struct plan_kernel *kernel)
 {
-    return kernel->role < kernel_role_words_count && generators[kernel->role].can &&
-           generators[kernel->role].can(kernel->n);
+    return kernel->role < kernel_role_words_count && generators[kernel->role].generate &&
+           (role_specs[kernel->role].row_operator ? can_rows(kernel) : generators[kernel->role].can(kernel->n));
 }
 
 struct generated {

@@ -9,6 +9,7 @@
 #include "compiler/base/base.h"
 #include "runtime/plan/kernels.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/roles.h"
 
 /// What a generator needs to know of an instruction set.
 struct cpu_level {
@@ -136,8 +137,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
 void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_merge(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_sum_rows(struct emit *e, struct plan_kernel *kernel, const char *name);
-void generate_add(struct emit *e, struct plan_kernel *kernel, const char *name);
-void generate_shift(struct emit *e, struct plan_kernel *kernel, const char *name);
+void generate_sum(struct emit *e, struct plan_kernel *kernel, const char *name);
 void generate_gate(struct emit *e, struct plan_kernel *kernel, const char *name);
 
 /// The layout a kernel's weights have: what cpu_choose_layout gives for them.

@@ -163,84 +163,73 @@ void generate_sum_rows(struct emit *e, struct plan_kernel *kernel, const char *n
     kernel->grain = ROW_GRAIN;
 }
 
-struct adding {
-    LLVMValueRef rows[3];
-    uint32_t dtype;
+/// An element-wise operator at work: its operands and last the result, each at the current row (a vector: at its begin).
+struct elementwise {
+    LLVMValueRef row[MOE_MAX_ARGS];
+    uint32_t dtype[MOE_MAX_ARGS], count;
 };
 
-static void add_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
+static LLVMValueRef at_column(struct emit *e, const struct elementwise *o, uint32_t operand, LLVMValueRef column)
 {
-    struct adding *add = user;
-    LLVMValueRef at = scaled(e, column, dtype_bytes(add->dtype));
-    LLVMValueRef a = load_f32(e, offset(e, add->rows[0], at), add->dtype, lanes);
-    LLVMValueRef b = load_f32(e, offset(e, add->rows[1], at), add->dtype, lanes);
-    store_f32(e, LLVMBuildFAdd(e->builder, a, b, ""), offset(e, add->rows[2], at), add->dtype, lanes);
+    return offset(e, o->row[operand], scaled(e, column, dtype_bytes(o->dtype[operand])));
 }
 
-// p: a, b, sum (slices of token rows); n: width, dtype
-void generate_add(struct emit *e, struct plan_kernel *kernel, const char *name)
+/// `add` and `shift`: the sum of the operands.
+static void sum_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
 {
-    const int64_t *n = kernel->n;
-    struct adding add = {.dtype = (uint32_t)n[1]};
-    kernel_function(e, name);
-    LLVMValueRef bases[3];
-    for (unsigned i = 0; i < 3; i++)
-        bases[i] = kernel_argument(e, i);
-    struct loop tokens = loop_begin(e, e->begin, e->end, 1, NULL, 0);
-    for (unsigned i = 0; i < 3; i++)
-        add.rows[i] = offset(e, bases[i], scaled(e, tokens.index, n[0] * dtype_bytes(add.dtype)));
-    for_chunks(e, n[0], 2, add_chunk, &add);
-    loop_end(e, &tokens, NULL);
-    LLVMBuildRetVoid(e->builder);
+    const struct elementwise *o = user;
+    LLVMValueRef a = load_f32(e, at_column(e, o, 0, column), o->dtype[0], lanes);
+    LLVMValueRef b = load_f32(e, at_column(e, o, 1, column), o->dtype[1], lanes);
+    store_f32(e, LLVMBuildFAdd(e->builder, a, b, ""), at_column(e, o, 2, column), o->dtype[2], lanes);
+}
 
+/// Begins a row operator's loop over tokens and finds its operands there.
+static struct loop begin_rows(struct emit *e, const struct plan_kernel *kernel, const char *name, struct elementwise *o)
+{
+    const struct role_spec *spec = &role_specs[kernel->role];
+    LLVMValueRef base[MOE_MAX_ARGS];
+    kernel_function(e, name);
+    o->count = spec->most;
+    for (uint32_t i = 0, values = 0; i < o->count; i++) {
+        base[i] = kernel_argument(e, i);
+        o->dtype[i] = spec->args[i] == ARG_VECTOR ? dtype_f32 : (uint32_t)kernel->n[++values];
+    }
+    struct loop tokens = loop_begin(e, e->begin, e->end, 1, NULL, 0);
+    for (uint32_t i = 0; i < o->count; i++)
+        o->row[i] = spec->args[i] == ARG_VECTOR
+                        ? base[i]
+                        : offset(e, base[i], scaled(e, tokens.index, kernel->n[0] * dtype_bytes(o->dtype[i])));
+    return tokens;
+}
+
+static void end_rows(struct emit *e, struct plan_kernel *kernel, struct loop *tokens)
+{
+    loop_end(e, tokens, NULL);
+    LLVMBuildRetVoid(e->builder);
     kernel->unit = work_unit_tokens;
     kernel->grain = ROW_GRAIN;
 }
 
-struct shifting {
-    LLVMValueRef x, vector, result;
-    uint32_t x_dtype, result_dtype;
-};
-
-static void shift_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
+void generate_sum(struct emit *e, struct plan_kernel *kernel, const char *name)
 {
-    struct shifting *shift = user;
-    LLVMValueRef x = load_f32(e, offset(e, shift->x, scaled(e, column, dtype_bytes(shift->x_dtype))), shift->x_dtype, lanes);
-    LLVMValueRef more = load_f32(e, offset(e, shift->vector, scaled(e, column, 4)), dtype_f32, lanes);
-    store_f32(e, LLVMBuildFAdd(e->builder, x, more, ""),
-              offset(e, shift->result, scaled(e, column, dtype_bytes(shift->result_dtype))), shift->result_dtype, lanes);
-}
-
-void generate_shift(struct emit *e, struct plan_kernel *kernel, const char *name)
-{
-    const int64_t *n = kernel->n;
-    struct shifting shift = {.x_dtype = (uint32_t)n[1], .result_dtype = (uint32_t)n[2]};
-    kernel_function(e, name);
-    LLVMValueRef x = kernel_argument(e, SHIFT_X), result = kernel_argument(e, SHIFT_RESULT);
-    shift.vector = kernel_argument(e, SHIFT_VECTOR);
-    struct loop tokens = loop_begin(e, e->begin, e->end, 1, NULL, 0);
-    shift.x = offset(e, x, scaled(e, tokens.index, n[0] * dtype_bytes(shift.x_dtype)));
-    shift.result = offset(e, result, scaled(e, tokens.index, n[0] * dtype_bytes(shift.result_dtype)));
-    for_chunks(e, n[0], 2, shift_chunk, &shift);
-    loop_end(e, &tokens, NULL);
-    LLVMBuildRetVoid(e->builder);
-
-    kernel->unit = work_unit_tokens;
-    kernel->grain = ROW_GRAIN;
+    struct elementwise o;
+    struct loop tokens = begin_rows(e, kernel, name, &o);
+    for_chunks(e, kernel->n[0], 2, sum_chunk, &o);
+    end_rows(e, kernel, &tokens);
 }
 
 struct gating {
-    LLVMValueRef x, w, y, result, factor;
-    uint32_t x_dtype, y_dtype, result_dtype;
+    struct elementwise o;
+    LLVMValueRef factor;
 };
 
 // x . w from `column` on, added lane by lane
 static LLVMValueRef products(struct emit *e, const struct gating *gate, LLVMValueRef column, LLVMValueRef sum,
                              unsigned lanes)
 {
-    LLVMValueRef x = offset(e, gate->x, scaled(e, column, dtype_bytes(gate->x_dtype)));
-    LLVMValueRef w = offset(e, gate->w, scaled(e, column, 4));
-    return multiply_add(e, load_f32(e, x, gate->x_dtype, lanes), load_f32(e, w, dtype_f32, lanes), sum);
+    const struct elementwise *o = &gate->o;
+    LLVMValueRef x = load_f32(e, at_column(e, o, GATE_X, column), o->dtype[GATE_X], lanes);
+    return multiply_add(e, x, load_f32(e, at_column(e, o, GATE_W, column), dtype_f32, lanes), sum);
 }
 
 // In one order whatever the row's company: lanes by ascending column, then the lanes, then what is left of the row.
@@ -268,34 +257,21 @@ static LLVMValueRef row_product(struct emit *e, const struct gating *gate, int64
 
 static void gate_chunk(struct emit *e, LLVMValueRef column, unsigned lanes, void *user)
 {
-    struct gating *gate = user;
-    LLVMValueRef y = offset(e, gate->y, scaled(e, column, dtype_bytes(gate->y_dtype)));
-    LLVMValueRef value =
-        LLVMBuildFMul(e->builder, load_f32(e, y, gate->y_dtype, lanes), splat(e, gate->factor, lanes), "");
-    store_f32(e, value, offset(e, gate->result, scaled(e, column, dtype_bytes(gate->result_dtype))), gate->result_dtype,
-              lanes);
+    const struct gating *gate = user;
+    const struct elementwise *o = &gate->o;
+    LLVMValueRef y = load_f32(e, at_column(e, o, GATE_Y, column), o->dtype[GATE_Y], lanes);
+    LLVMValueRef value = LLVMBuildFMul(e->builder, y, splat(e, gate->factor, lanes), "");
+    store_f32(e, value, at_column(e, o, GATE_RESULT, column), o->dtype[GATE_RESULT], lanes);
 }
 
 void generate_gate(struct emit *e, struct plan_kernel *kernel, const char *name)
 {
-    const int64_t *n = kernel->n;
     unsigned lanes = e->level->lanes;
-    struct gating gate = {.x_dtype = (uint32_t)n[1], .y_dtype = (uint32_t)n[2], .result_dtype = (uint32_t)n[3]};
-    kernel_function(e, name);
-    LLVMValueRef x = kernel_argument(e, GATE_X), y = kernel_argument(e, GATE_Y),
-                 result = kernel_argument(e, GATE_RESULT);
-    gate.w = kernel_argument(e, GATE_W);
-    struct loop tokens = loop_begin(e, e->begin, e->end, 1, NULL, 0);
-    gate.x = offset(e, x, scaled(e, tokens.index, n[0] * dtype_bytes(gate.x_dtype)));
-    gate.y = offset(e, y, scaled(e, tokens.index, n[0] * dtype_bytes(gate.y_dtype)));
-    gate.result = offset(e, result, scaled(e, tokens.index, n[0] * dtype_bytes(gate.result_dtype)));
-    LLVMValueRef product = splat(e, row_product(e, &gate, n[0]), lanes);
+    struct gating gate;
+    struct loop tokens = begin_rows(e, kernel, name, &gate.o);
+    LLVMValueRef product = splat(e, row_product(e, &gate, kernel->n[0]), lanes);
     LLVMValueRef factors = emit_sigmoid(e, product, splat_f32(e, 1, lanes), lanes);
     gate.factor = LLVMBuildExtractElement(e->builder, factors, const_i32(e, 0), "");
-    for_chunks(e, n[0], 2, gate_chunk, &gate);
-    loop_end(e, &tokens, NULL);
-    LLVMBuildRetVoid(e->builder);
-
-    kernel->unit = work_unit_tokens;
-    kernel->grain = ROW_GRAIN;
+    for_chunks(e, kernel->n[0], 2, gate_chunk, &gate);
+    end_rows(e, kernel, &tokens);
 }

@@ -2,6 +2,7 @@
 #include "cuda.h"
 #include "compiler/base/diag.h"
 #include "runtime/plan/messages.h"
+#include "runtime/plan/roles.h"
 
 #include <math.h>
 #include <string.h>
@@ -104,11 +105,20 @@ static const struct role roles[kernel_role_words_count] = {
                               0,
                               0,
                               0},
-    [kernel_role_merge] =
-        {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("REPLY", dtype), WORD_NAMED("RESULT", dtype), {"ADDS", FLAG, 0, 0},
-          {"FORMATS", COUNT_OF, 0, 0}, {"FORMAT_1", SIZE, 0, 0}, {"FORMAT_2", SIZE, 0, 0}, {"FORMAT_3", SIZE, 0, 0},
-          {"FORMAT_4", SIZE, 0, 0}}, 0, 0, 0},
-    [kernel_role_add] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("DTYPE", dtype)}, 0, 0, 0},
+    [kernel_role_merge] = {{{"WIDTH", SIZE, 0, 0},
+                            WORD_NAMED("REPLY", dtype),
+                            WORD_NAMED("RESULT", dtype),
+                            {"ADDS", FLAG, 0, 0},
+                            {"FORMATS", COUNT_OF, 0, 0},
+                            {"FORMAT_1", SIZE, 0, 0},
+                            {"FORMAT_2", SIZE, 0, 0},
+                            {"FORMAT_3", SIZE, 0, 0},
+                            {"FORMAT_4", SIZE, 0, 0}},
+                           0,
+                           0,
+                           0},
+    [kernel_role_add] =
+        {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("A", dtype), WORD_NAMED("B", dtype), WORD_NAMED("RESULT", dtype)}, 0, 0, 0},
     [kernel_role_sum_rows] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("DTYPE", dtype)}, 0, 0, 0},
     [kernel_role_gate] =
         {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("SOURCE", dtype), WORD_NAMED("REPLY", dtype), WORD_NAMED("RESULT", dtype)},
@@ -211,16 +221,10 @@ static int64_t row_bytes(const struct plan_kernel *kernel)
     int64_t bytes = n[0] * dtype_bytes((uint32_t)n[1]);
     if (kernel->role == kernel_role_copy_rows && n[1] == dtype_fp8_e4m3)
         bytes = moe_wire_bytes((uint32_t)n[1], n[0], n[3], (uint32_t)n[4]);
-    switch (kernel->role) {
-    case kernel_role_add:
-        return 2 * bytes;
-    case kernel_role_shift:
-        return bytes + 4 * n[0];
-    case kernel_role_gate:
-        return bytes + 4 * n[0] + n[0] * dtype_bytes((uint32_t)n[2]);
-    default:
-        return bytes;
-    }
+    const struct role_spec *spec = &role_specs[kernel->role];
+    for (uint32_t i = 1, values = 1; spec->row_operator && i < spec->most && spec->args[i] != ARG_OUT; i++)
+        bytes += n[0] * (spec->args[i] == ARG_VECTOR ? 4 : dtype_bytes((uint32_t)n[++values]));
+    return bytes;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -266,6 +270,15 @@ static void put_tiles(struct writer *w, const struct cuda_chip *chip, const stru
 static bool computes(int64_t dtype)
 {
     return dtype == dtype_f32 || dtype == dtype_bf16;
+}
+
+/// Operands of a row operator that are rows, and its result.
+static int values_of(uint32_t role)
+{
+    int count = 0;
+    for (uint32_t i = 0; i < role_specs[role].most; i++)
+        count += role_specs[role].args[i] != ARG_VECTOR;
+    return count;
 }
 
 static bool row_kernel(const int64_t *n, int types)
@@ -337,15 +350,10 @@ bool cuda_has_kernel(const struct cuda_chip *chip, const struct plan_kernel *ker
         return can_copy(n);
     case kernel_role_merge:
         return row_kernel(n, 2) && known_replies(n);
-    case kernel_role_shift:
-        return row_kernel(n, 2);
-    case kernel_role_gate:
-        return row_kernel(n, 3);
-    case kernel_role_add:
     case kernel_role_sum_rows:
         return row_kernel(n, 1);
     default:
-        return false;
+        return role_specs[kernel->role].row_operator && row_kernel(n, values_of(kernel->role));
     }
 }
 
