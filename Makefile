@@ -32,10 +32,10 @@ demo: deps
 check: deps
 	@sh tests/check.sh
 
-# What takes minutes: the verifier against the explorer on 24,000 programs, a minute of fuzzing for every reader.
+# What takes minutes: the verifier against the explorer on 240,000 programs, a minute of fuzzing for every reader.
 check-long: deps
 	@$(MAKE) --no-print-directory test-binary
-	@MOE_PROOF_PROGRAMS=24000 MOE_MUTATIONS=20000 MOE_RANDOM_SCHEDULES=2000 $(B)/moe-tests proof mutations random_schedules
+	@MOE_PROOF_PROGRAMS=240000 MOE_MUTATIONS=20000 MOE_RANDOM_SCHEDULES=2000 $(B)/moe-tests proof mutations random_schedules
 	@MOE_CUDA_FAULTS=all $(B)/moe-tests planted
 	@MOE_CUDA_EXAMPLES="hello olmoe mixtral schedules/expert_waves" sh tests/commands/cuda_code.sh
 	@$(MAKE) --no-print-directory fuzz-smoke FUZZ_SECONDS=60

@@ -348,7 +348,8 @@ static void use_message(struct places *p, uint32_t op, uint32_t exchange)
         break;
     case opcode_recv:
         use_place(p, e->node && dispatch ? relay : recv, access_write); // the slots fill until they are settled
-        use_remote(p, send, access_read, e->node && dispatch ? FROM_NEAR | FROM_ALIKE : direct);
+        if (!e->node || dispatch) // of relayed replies, what the own node has sent is here since `settle`
+            use_remote(p, send, access_read, e->node ? FROM_NEAR | FROM_ALIKE : direct);
         use_remote(p, sums, access_read, FROM_ALIKE);
         break;
     case opcode_forward:
@@ -625,7 +626,8 @@ static void record_use(struct places *p, uint32_t event, const struct use *use)
     if (!use->write)
         return;
     record_access(p, event, &h->writes[at], &h->round_writes[at]);
-    h->written = true;
+    uint32_t op = event_instr(p->v, event)->op;
+    h->written |= op != opcode_send && op != opcode_forward; // slots of some ranks, until what waits for them all
     for (uint32_t o = p->overlap_first[use->place]; o < p->overlap_first[use->place + 1]; o++) {
         struct history *other = &p->histories[p->overlaps[o]];
         if (buffer_of(p, p->overlaps[o]) == buffer_of(p, use->place))

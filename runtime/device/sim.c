@@ -25,7 +25,7 @@ static double delay(struct sim_state *sim)
 
 static int64_t sim_now(const struct stream *s)
 {
-    return s->time < 9e18 ? (int64_t)s->time : INT64_C(9000000000000000000); // costs of a plan may be anything
+    return whole_ns(s->time);
 }
 
 /// What the stream's launch takes here over its cost: the device's pace, and for experts' work the share it owns.
@@ -169,7 +169,7 @@ static void sim_run(struct moe_session *session)
         end = sim->now > end ? sim->now : end;
         unblock(session, sim->now);
     }
-    session->step_end = (int64_t)end;
+    session->step_end = whole_ns(end);
     if (session_failed(session))
         return;
     for (uint32_t i = 0; i < session->info->ranks * session->streams_per_rank; i++)

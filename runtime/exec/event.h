@@ -53,6 +53,12 @@ static inline void event_publish(struct event *e, uint64_t from, uint64_t to) { 
 static inline void event_observe(const struct event *e, uint64_t at_least) { (void)e, (void)at_least; }
 #endif
 
+/// A simulated time in whole ns: what a plan says of costs and links may add up to anything.
+static inline int64_t whole_ns(double ns)
+{
+    return ns < 9e18 ? (int64_t)ns : INT64_C(9000000000000000000);
+}
+
 static inline int64_t clock_ns(void)
 {
     struct timespec t;

@@ -116,7 +116,7 @@ bool emulate_carry(const struct passage *p)
     struct emulation *e = p->stream->rank->session->emulation;
     pthread_mutex_lock(&e->lock);
     links_advance(e->links, fmax(now_of(e), e->links->now));
-    struct span_record *record = spans_add(&p->stream->messages, passage_record(p, (int64_t)e->links->now));
+    struct span_record *record = spans_add(&p->stream->messages, passage_record(p, whole_ns(e->links->now)));
     bool fine = links_start(e->links, p, record);
     pthread_cond_signal(&e->change); // there are bytes to copy
     pthread_mutex_unlock(&e->lock);

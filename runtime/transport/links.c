@@ -240,7 +240,7 @@ static void deliver(struct links *l)
             continue;
         }
         if (f->record)
-            f->record->end = (int64_t)l->now;
+            f->record->end = whole_ns(l->now);
         event_add(f->arrives, 1);
         l->idle[l->idle_count++] = number;
         atomic_fetch_sub(&l->under_way, 1);

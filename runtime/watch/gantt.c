@@ -1,6 +1,7 @@
 // The last step's timeline as text: a line per rank and stream, a column per slice of time, the stage's initial for what
 // ran in it, the instance's first index (part or wave) in the middle of each run; `-` where a stream waits for messages.
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,8 @@ static void draw_span(const struct moe_session *session, const struct span_recor
     double step = session->step_end > 0 ? (double)session->step_end : 1;
     const struct plan_instr *in = ROW(session->ir, plan_instr, r->instr);
     const char *stage = ir_text(session->ir, in->stage);
-    uint32_t from = (uint32_t)((double)r->begin / step * columns),
-             to = (uint32_t)((double)r->end / step * columns + 0.5);
+    uint32_t from = (uint32_t)fmin((double)r->begin / step * columns, columns),
+             to = (uint32_t)fmin((double)r->end / step * columns + 0.5, columns); // a failed step may end before them
     from = from < columns ? from : columns - 1;
     to = to < columns ? to : columns;
     if (in->op == opcode_recv) { // waiting is no work: it shows only where the stream does nothing else

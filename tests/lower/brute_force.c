@@ -11,6 +11,7 @@ struct access_record {
     uint32_t node, instr, rank; // rank: whose memory
     uint32_t buffer, slice;
     bool write, remote;
+    uint32_t puts; // exchange with relays whose messages the access puts into slots, or NONE
 };
 
 struct model {
@@ -20,7 +21,7 @@ struct model {
     uint32_t ranks, first, instrs; // plan_instr rows of the program
     bool rounds;                   // overflow rounds run once, else never
     bool *absent;                  // by instruction: inside rounds that do not run
-    uint32_t *before;              // by node: up to 2 + ranks predecessors, NONE-filled
+    uint32_t *before;              // by node: up to 2 + 2 * ranks predecessors, NONE-filled
     uint64_t *after;               // by node: bit per node that starts after it
     uint32_t nodes, words, slots;
     struct access_record *accesses;
@@ -57,6 +58,42 @@ static uint32_t find(const struct model *m, uint32_t op, uint32_t exchange, uint
     return NONE;
 }
 
+// Two hops: ranks of one node, and ranks of one position in different nodes.
+
+static bool is_near(const struct plan_exchange *e, uint32_t a, uint32_t b)
+{
+    return e->node && a != b && a / e->node == b / e->node;
+}
+
+static bool is_alike(const struct plan_exchange *e, uint32_t a, uint32_t b)
+{
+    return e->node && a != b && a % e->node == b % e->node;
+}
+
+/// Which instruction of rank q an arrival on rank r waits for; NONE: none.
+static uint32_t awaited(const struct plan_exchange *e, uint32_t op, uint32_t r, uint32_t q)
+{
+    bool dispatch = e->kind == exchange_kind_dispatch;
+    if (r == q || !e->node) // a recv waits for the own send too
+        return opcode_send;
+    if (op == opcode_settle)
+        return !is_near(e, r, q) ? NONE : dispatch ? (uint32_t)opcode_forward : (uint32_t)opcode_send;
+    if (is_near(e, r, q))
+        return opcode_send;
+    return !is_alike(e, r, q) ? NONE : dispatch ? (uint32_t)opcode_send : (uint32_t)opcode_forward;
+}
+
+static void add_arrivals(struct model *m, uint32_t rank, uint32_t number)
+{
+    const struct plan_instr *in = instr_at(m, number);
+    const struct plan_exchange *e = ROW(m->plan, plan_exchange, in->exchange);
+    for (uint32_t q = 0; q < m->ranks; q++) {
+        uint32_t op = awaited(e, in->op, rank, q);
+        if (op != NONE)
+            add_before(m, node_of(m, rank, number), node_of(m, q, find(m, op, in->exchange, 0, 0)));
+    }
+}
+
 static void add_edges(struct model *m)
 {
     for (uint32_t s = 0; s < m->programs->streams.count; s++) {
@@ -76,8 +113,8 @@ static void add_edges(struct model *m)
                 if (in->op == opcode_wait)
                     add_before(m, node_of(m, r, number),
                                node_of(m, r, find(m, opcode_signal, NONE, in->semaphore, in->value)));
-                for (uint32_t q = 0; q < m->ranks && in->op == opcode_recv; q++) // a recv waits for the own send too
-                    add_before(m, node_of(m, r, number), node_of(m, q, find(m, opcode_send, in->exchange, 0, 0)));
+                if (in->op == opcode_recv || in->op == opcode_settle)
+                    add_arrivals(m, r, number);
             }
             last = number;
         }
@@ -131,7 +168,7 @@ static void add_access(struct model *m, uint32_t rank, uint32_t number, uint32_t
         m->accesses = realloc(m->accesses, m->access_capacity * sizeof *m->accesses);
     }
     m->accesses[m->access_count++] =
-        (struct access_record){node_of(m, rank, number), number, memory, buffer, slice, write, rank != memory};
+        (struct access_record){node_of(m, rank, number), number, memory, buffer, slice, write, rank != memory, NONE};
 }
 
 static void add_argument(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *of, uint32_t arg,
@@ -197,6 +234,11 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
     } else if (role == kernel_role_copy_rows) {
         add_argument(m, rank, number, from, DENSE_X, false);
         add_argument(m, rank, number, from, DENSE_A, true);
+    } else if (role == kernel_role_sum_rows && by == kernel_role_fold) {
+        add_argument(m, rank, number, from, FOLD_REPLIES, false);
+        add_argument(m, rank, number, from, FOLD_SUMS, true);
+    } else if (role == kernel_role_sum_rows) {
+        add_argument(m, rank, number, from, BIN_SPILL, true);
     } else if (role == kernel_role_mlp_down && by == kernel_role_fan_out) {
         add_argument(m, rank, number, from, FAN_REPLY, true);
         add_argument(m, rank, number, from, FAN_OWN, true);
@@ -213,6 +255,50 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
     }
 }
 
+enum { OWN = 1, NEAR = 2, ALIKE = 4 };
+
+struct message_use { // what an instruction of an exchange with relays touches, on which ranks
+    uint32_t op, buffer, where;
+    bool write;
+};
+
+/// On rank `q`, which may be the instruction's own.
+static void add_relayed(struct model *m, uint32_t rank, uint32_t number, const struct plan_exchange *e, uint32_t q)
+{
+    const struct message_use dispatch[] = {
+        {opcode_send, e->send, OWN, false},          {opcode_send, e->recv, NEAR, true},
+        {opcode_send, e->relay, ALIKE, true},        {opcode_recv, e->relay, OWN, true},
+        {opcode_recv, e->send, NEAR | ALIKE, false}, {opcode_forward, e->relay, OWN, false},
+        {opcode_forward, e->recv, OWN | NEAR, true}, {opcode_settle, e->recv, OWN, true},
+        {opcode_settle, e->relay, NEAR, false},
+    };
+    const struct message_use combine[] = {
+        {opcode_send, e->send, OWN, false},        {opcode_send, e->recv, NEAR, true},
+        {opcode_send, e->relay, OWN | NEAR, true}, {opcode_settle, e->relay, OWN, true},
+        {opcode_settle, e->send, NEAR, false},     {opcode_forward, e->relay, OWN, false},
+        {opcode_forward, e->sums, OWN, false},     {opcode_forward, e->recv, ALIKE, true},
+        {opcode_recv, e->recv, OWN, true},         {opcode_recv, e->sums, ALIKE, false},
+    };
+    bool first = e->kind == exchange_kind_dispatch;
+    size_t count = first ? sizeof dispatch / sizeof *dispatch : sizeof combine / sizeof *combine;
+    uint32_t kind = q == rank ? OWN : is_near(e, rank, q) ? NEAR : is_alike(e, rank, q) ? ALIKE : 0;
+    for (const struct message_use *u = first ? dispatch : combine; count > 0; u++, count--) {
+        if (u->op != instr_at(m, number)->op || !(u->where & kind))
+            continue;
+        add_access(m, rank, number, q, u->buffer, NONE, u->write);
+        if (u->op == opcode_send || u->op == opcode_forward)
+            m->accesses[m->access_count - 1].puts = instr_at(m, number)->exchange;
+    }
+}
+
+/// A relay knows which replies belong together from the rows that it passed on, in this wave and earlier ones.
+static void add_asked(struct model *m, uint32_t rank, uint32_t number, const struct plan_exchange *e)
+{
+    if (e->kind == exchange_kind_combine)
+        for (uint32_t d = e->base; d != NONE; d = ROW(m->plan, plan_exchange, d)->earlier)
+            add_access(m, rank, number, rank, ROW(m->plan, plan_exchange, d)->relay, NONE, false);
+}
+
 static void list_accesses(struct model *m, uint32_t rank, uint32_t number)
 {
     const struct plan_instr *in = instr_at(m, number);
@@ -220,9 +306,16 @@ static void list_accesses(struct model *m, uint32_t rank, uint32_t number)
         add_argument(m, rank, number, in, a, ROW(m->plan, plan_arg, in->args.first + a)->access != access_read);
     if (in->op == opcode_launch)
         add_pointed(m, rank, number, in, ROW(m->plan, plan_kernel, in->kernel)->role);
-    if (in->op != opcode_send && in->op != opcode_recv)
+    bool relays = in->op == opcode_forward || in->op == opcode_settle;
+    if (in->op != opcode_send && in->op != opcode_recv && !relays)
         return;
     const struct plan_exchange *e = ROW(m->plan, plan_exchange, in->exchange);
+    for (uint32_t q = 0; q < m->ranks && e->node; q++)
+        add_relayed(m, rank, number, e, q);
+    if (relays)
+        add_asked(m, rank, number, e);
+    if (e->node)
+        return;
     bool send = in->op == opcode_send;
     add_access(m, rank, number, rank, send ? e->send : e->recv, NONE, !send);
     for (uint32_t q = 0; q < m->ranks; q++)
@@ -236,6 +329,8 @@ static bool meet(const struct model *m, const struct access_record *a, const str
         return false;
     if (a->instr == b->instr && a->remote && b->remote)
         return false; // two senders fill their own slots
+    if (a->write && b->write && a->puts != NONE && a->puts == b->puts)
+        return false; // so do senders and relays
     if (a->buffer == b->buffer)
         return a->slice == NONE || b->slice == NONE || a->slice == b->slice;
     uint32_t first = m->variant->buffers.first;
@@ -279,7 +374,7 @@ static bool agrees(const struct ir *plan, uint32_t variant, bool rounds)
     m.instrs = last->instrs.first + last->instrs.count - m.first;
     m.nodes = m.ranks * m.instrs;
     m.words = (m.nodes + 63) / 64;
-    m.slots = 2 + m.ranks;
+    m.slots = 2 + 2 * m.ranks;
     m.absent = calloc(m.instrs, 1);
     m.before = malloc((size_t)m.nodes * m.slots * sizeof *m.before);
     memset(m.before, 0xff, (size_t)m.nodes * m.slots * sizeof *m.before);

@@ -27,10 +27,11 @@ static const char template[] = "import std.ops;\n"
                                "}\n"
                                "cluster box {\n"
                                "    device = host;\n"
-                               "    axis rank[%d];\n"
+                               "    axis node[%d]; axis rank[%d];\n"
+                               "    link net across node { bandwidth: 1GB/s, latency: 5us };\n"
                                "    link shm across rank { bandwidth: 5GB/s, latency: 1us };\n"
                                "}\n"
-                               "placement spread on box { place experts over rank { balance: even }; }\n"
+                               "placement spread on box { place experts over node, rank { balance: even }; }\n"
                                "%s"
                                "pipeline test {\n"
                                "    layer = moe;\n"
@@ -53,7 +54,7 @@ static bool write_source(const struct setting *s, const char *path)
             s->shared ? "    stage shared:   ys = swiglu(x, s_up, s_down);\n"
                         "    stage merge:    y  = add(yc, ys);\n    yield y;\n"
                       : "    yield yc;\n",
-            s->ranks, s->schedules ? s->schedules : "", s->layers, s->use);
+            s->node ? s->ranks / s->node : 1, s->node ? s->node : s->ranks, s->schedules ? s->schedules : "", s->layers, s->use);
     return fclose(file) == 0;
 }
 
@@ -162,7 +163,7 @@ void check_setting(const struct setting *setting)
     lower_setting(&l, setting);
     if (accepted(&l)) {
         check_plan(&l);
-        if (setting->ranks <= 3 && COUNT(&l.plan, plan_instr) < 600)
+        if (setting->ranks <= (setting->node ? 6 : 3) && COUNT(&l.plan, plan_instr) < 600)
             CU_ASSERT_TRUE(brute_force_agrees(&l.plan, l.variant));
     }
     lowered_free(&l);

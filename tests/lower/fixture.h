@@ -12,6 +12,7 @@ struct setting {
     const char *schedules; // text of further schedules, or NULL
     const char *x_type;    // "bf16" when NULL
     bool shared;           // with a shared expert and an add
+    int node;              // ranks of a node of the axis `node`; 0: one axis, `rank`
 };
 
 struct lowered {

@@ -1,31 +1,16 @@
-// See explorer.h. A *site* is one execution of one instruction on one rank, or one transfer; a state is the set of sites
-// that have been executed. Which bytes a site touches is worked out here from the plan alone.
+// See explorer.h. A state is the set of sites (sites.h) that have been executed.
 #include "tests/proof/explorer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_SITES = 512, MOST_RANKS = 4, MOST_STREAMS = 4, MOST_TOUCHES = 24, WORDS = MOST_SITES / 64, UNIT = 16 };
-enum { MOST_UNITS = 1024, MOST_LOOPS = 3, MOST_ROUNDS = 2, TRANSFER = 1000 };
+#include "tests/proof/sites.h"
+
+enum { MOST_SITES = 512, MOST_STREAMS = 4, WORDS = MOST_SITES / 64, UNIT = 16 };
+enum { MOST_UNITS = 1024, MOST_LOOPS = 3, MOST_ROUNDS = 2 };
 
 struct bits {
     uint64_t word[WORDS];
-};
-
-struct touched {
-    uint32_t rank, buffer, slice; // whose memory
-    int64_t first, bytes;         // within the buffer; bytes < 0: all of it, or the slice
-    bool write;
-};
-
-struct site {
-    uint32_t op; // enum opcode or TRANSFER
-    uint32_t rank, stream, instr, exchange, peer;
-    bool last_signal; // nothing follows it in its stream
-    uint32_t step, round;
-    uint32_t before; // site that must have been executed: the one ahead in its stream, a transfer's send; or NONE
-    uint32_t touch_count;
-    struct touched touched[MOST_TOUCHES];
 };
 
 struct explorer {
@@ -40,6 +25,7 @@ struct explorer {
     struct bits *conflicts;          // by site: sites that touch the same bytes, one of them writing
     struct bits *overwrites;         // by transfer: the recvs whose slot it writes into
     struct bits *needs, *signals;    // by site: all that must, and for a wait one that must, have been executed
+    struct bits *disturbers;         // by site: of its conflicts, those that could come before it
     uint32_t words;                  // of a set that are in use
     uint32_t last[MOST_RANKS * MOST_STREAMS]; // last site of each stream, while listing
     struct bits *seen;               // hash table of states
@@ -77,134 +63,6 @@ static void found(struct explorer *x, unsigned kind, const struct site *a, const
     x->result.found |= kind;
 }
 
-// ------------------------------------------------------------------------------------------------- what sites touch
-
-static void touch(struct site *site, uint32_t rank, uint32_t buffer, int64_t first, int64_t bytes, bool write)
-{
-    if (site->touch_count < MOST_TOUCHES)
-        site->touched[site->touch_count++] = (struct touched){rank, buffer, NONE, first, bytes, write};
-}
-
-static int64_t rows_for(const struct explorer *x, const struct plan_exchange *e, uint32_t rank)
-{
-    return ROW(x->plan, plan_slot, e->slots.first + rank)->rows;
-}
-
-/// Most rows from one source to `target` in one message of a pool.
-static int64_t spill_for(const struct explorer *x, const struct plan_exchange *e, uint32_t target)
-{
-    const struct plan_exchange *pool = e->kind == exchange_kind_combine ? ROW(x->plan, plan_exchange, e->base) : e;
-    const struct plan_exchange *base = ROW(x->plan, plan_exchange, pool->base);
-    int64_t left = ROW(x->plan, plan_part, e->part)->bound - rows_for(x, base, target);
-    int64_t places = rows_for(x, pool, target);
-    return places <= 0 || left <= 0 ? 0 : left;
-}
-
-/// Rows of the message from `source` to `target`: as its dispatch's destination says.
-static int64_t message_rows(const struct explorer *x, const struct plan_exchange *e, uint32_t source, uint32_t target)
-{
-    uint32_t owner = e->kind == exchange_kind_dispatch ? target : source;
-    int64_t rows = rows_for(x, e, owner);
-    if (!e->pool)
-        return rows;
-    int64_t spill = spill_for(x, e, owner);
-    return e->kind == exchange_kind_combine || spill < rows ? spill : rows;
-}
-
-/// Bytes of a row record between two ranks: in the format of the outermost axis on which they differ.
-static int64_t record_between(const struct explorer *x, const struct plan_exchange *e, uint32_t a, uint32_t b)
-{
-    struct rows axes = ROW(x->plan, plan_info, 0)->axes;
-    uint32_t axis = 0;
-    while (axis + 1 < axes.count && a / ROW(x->plan, plan_axis, axes.first + axis)->stride ==
-                                        b / ROW(x->plan, plan_axis, axes.first + axis)->stride)
-        axis++;
-    return ROW(x->plan, plan_wire, e->wires.first + (uint32_t)e->wire_of_axis[axis])->row_bytes;
-}
-
-static int64_t largest_record(const struct explorer *x, const struct plan_exchange *e)
-{
-    int64_t largest = 0;
-    for (uint32_t i = 0; i < e->wires.count; i++)
-        if (ROW(x->plan, plan_wire, e->wires.first + i)->row_bytes > largest)
-            largest = ROW(x->plan, plan_wire, e->wires.first + i)->row_bytes;
-    return largest;
-}
-
-/// Rows of all messages of a pool between a source and its peers: a token goes to so many other ranks at most.
-static int64_t pool_rows(const struct explorer *x, const struct plan_exchange *e, uint32_t me, bool sending)
-{
-    int64_t rows = 0, choices = ROW(x->plan, plan_info, 0)->choices, others = (int64_t)x->ranks - 1;
-    for (uint32_t r = 0; r < x->ranks; r++)
-        if (r != me)
-            rows += sending ? message_rows(x, e, me, r) : message_rows(x, e, r, me);
-    int64_t most = ROW(x->plan, plan_part, e->part)->bound * (choices < others ? choices : others);
-    return rows < most ? rows : most;
-}
-
-/// The slot of a message at one end: at `me`, to or from `peer`. At a pool's target headers stand alone and rows lie
-/// anywhere behind them all; at its source the blocks begin where what has overflowed says, so anywhere.
-static void touch_slot(const struct explorer *x, struct site *site, const struct plan_exchange *e, uint32_t me,
-                       uint32_t peer, bool sending, bool write, bool header_only)
-{
-    bool packed = e->pool && sending != (e->kind == exchange_kind_dispatch);
-    if (e->pool && !packed) {
-        touch(site, me, sending ? e->send : e->recv, 0,
-              (x->ranks - 1) * e->header_bytes + pool_rows(x, e, me, sending) * largest_record(x, e), write);
-        return;
-    }
-    int64_t at = 0, rows = sending ? message_rows(x, e, me, peer) : message_rows(x, e, peer, me);
-    for (uint32_t r = 0; r < peer; r++)
-        if (r != me && packed)
-            at += e->header_bytes;
-        else if (r != me)
-            at += e->header_bytes +
-                  record_between(x, e, me, r) * (sending ? message_rows(x, e, me, r) : message_rows(x, e, r, me));
-    uint32_t buffer = sending ? e->send : e->recv;
-    touch(site, me, buffer, at, e->header_bytes + (packed || header_only ? 0 : rows * record_between(x, e, me, peer)),
-          write);
-    if (packed && !header_only)
-        touch(site, me, buffer, (x->ranks - 1) * e->header_bytes, rows_for(x, e, me) * largest_record(x, e), write);
-}
-
-static bool has_pool(const struct explorer *x, uint32_t exchange)
-{
-    for (uint32_t i = 0; i < x->variant->exchanges.count; i++) {
-        const struct plan_exchange *e = ROW(x->plan, plan_exchange, x->variant->exchanges.first + i);
-        if (e->pool && e->kind == exchange_kind_dispatch && e->base == exchange)
-            return true;
-    }
-    return false;
-}
-
-static void list_touches(const struct explorer *x, struct site *site)
-{
-    const struct plan_instr *in = instr_of(x, site);
-    const struct plan_exchange *e = in->exchange == NONE ? NULL : ROW(x->plan, plan_exchange, in->exchange);
-    if (site->op == opcode_launch)
-        for (uint32_t i = 0; i < in->args.count; i++) {
-            const struct plan_arg *arg = ROW(x->plan, plan_arg, in->args.first + i);
-            for (int write = arg->access == access_write; write <= (arg->access != access_read); write++) {
-                touch(site, site->rank, arg->buffer, 0, -1, write != 0);
-                site->touched[site->touch_count - 1].slice = arg->slice;
-            }
-        }
-    if (site->op == TRANSFER) {
-        touch_slot(x, site, e, site->rank, site->peer, true, false, false);
-        touch_slot(x, site, e, site->peer, site->rank, false, true, false);
-    }
-    for (uint32_t peer = 0; peer < x->ranks; peer++) {
-        if (peer == site->rank)
-            continue;
-        if (site->op == opcode_send)
-            touch_slot(x, site, e, site->rank, peer, true, false, false);
-        if (site->op == opcode_recv)
-            touch_slot(x, site, e, site->rank, peer, false, false, true);
-        if (site->op == opcode_recv && !e->pool && has_pool(x, in->exchange)) // the own overflow vector
-            touch_slot(x, site, e, site->rank, peer, true, false, true);
-    }
-}
-
 // ------------------------------------------------------------------------------------------------------- listing
 
 static uint32_t add_site(struct explorer *x, struct site site)
@@ -212,7 +70,7 @@ static uint32_t add_site(struct explorer *x, struct site site)
     if (x->site_count == MOST_SITES)
         return NONE;
     x->sites[x->site_count] = site;
-    list_touches(x, &x->sites[x->site_count]);
+    list_touches(x->plan, x->variant, &x->sites[x->site_count]);
     return x->site_count++;
 }
 
@@ -225,9 +83,11 @@ static bool execute_instr(struct explorer *x, uint32_t rank, uint32_t stream, ui
     site.step = step, site.round = round;
     site.last_signal = last && in->op == opcode_signal;
     uint32_t made = *ahead = add_site(x, site);
-    for (uint32_t peer = 0; in->op == opcode_send && peer < x->ranks && made != NONE; peer++) {
+    site.passed_on = in->op == opcode_forward;
+    bool sends = in->op == opcode_send || site.passed_on;
+    for (uint32_t peer = 0; sends && peer < x->ranks && made != NONE; peer++) {
         site.op = TRANSFER, site.peer = peer, site.before = *ahead;
-        if (peer != rank)
+        if (transfers(ROW(x->plan, plan_exchange, in->exchange), rank, peer, site.passed_on))
             made = add_site(x, site);
     }
     return made != NONE;
@@ -293,13 +153,22 @@ static bool meet(const struct explorer *x, const struct touched *a, const struct
 static bool same_messages(const struct site *a, const struct site *b)
 {
     return a->op == TRANSFER && b->op == TRANSFER && a->exchange == b->exchange && a->step == b->step &&
-           a->round == b->round;
+           a->round == b->round && a->passed_on == b->passed_on;
 }
 
-/// `rounds` goes by the number that the base dispatch's recv has learned.
+/// The instruction after which all of an exchange's slots have arrived.
+static bool completes(const struct explorer *x, const struct site *site)
+{
+    if (site->op != opcode_recv && site->op != opcode_settle)
+        return false;
+    const struct plan_exchange *e = ROW(x->plan, plan_exchange, site->exchange);
+    return site->op == (e->node && e->kind == exchange_kind_dispatch ? opcode_settle : opcode_recv);
+}
+
+/// `rounds` goes by the number that was learned when the base dispatch had arrived.
 static bool learns(const struct explorer *x, const struct site *recv, const struct site *rounds)
 {
-    return recv->op == opcode_recv && rounds->op == opcode_rounds && recv->rank == rounds->rank &&
+    return completes(x, recv) && rounds->op == opcode_rounds && recv->rank == rounds->rank &&
            recv->step == rounds->step && recv->exchange == ROW(x->plan, plan_exchange, rounds->exchange)->base;
 }
 
@@ -321,7 +190,7 @@ static void find_conflicts(struct explorer *x)
                     if (!(a->touched[m].write || b->touched[n].write) || !meet(x, &a->touched[m], &b->touched[n]))
                         continue;
                     conflict = true;
-                    into |= a->op == TRANSFER && a->touched[m].write && b->op == opcode_recv;
+                    into |= a->op == TRANSFER && a->touched[m].write && completes(x, b);
                 }
             conflict |= learns(x, a, b) || learns(x, b, a) || counts(a, b) || counts(b, a);
             bool own = a->exchange == b->exchange && a->step == b->step && a->round == b->round;
@@ -334,6 +203,15 @@ static void find_conflicts(struct explorer *x)
 
 // -------------------------------------------------------------------------------------------------------- running
 
+/// Of the messages to it: with relays a dispatch's recv does not wait for what is passed on, and settle not for other nodes.
+static bool awaited(const struct explorer *x, const struct site *site, const struct site *transfer)
+{
+    const struct plan_exchange *e = ROW(x->plan, plan_exchange, site->exchange);
+    if (site->op == opcode_settle)
+        return is_near(e, site->rank, transfer->rank);
+    return !e->node || e->kind == exchange_kind_combine || !transfer->passed_on;
+}
+
 /// What must have been executed before site `i`, besides what is ahead of it in its stream.
 static bool needs(const struct explorer *x, uint32_t i, uint32_t other)
 {
@@ -341,9 +219,13 @@ static bool needs(const struct explorer *x, uint32_t i, uint32_t other)
     bool same = o->exchange == s->exchange && o->step == s->step && o->round == s->round;
     if (other == s->before || (x->barrier && o->step < s->step))
         return true;
-    if (s->op == opcode_recv) // all messages to it, and its own send
-        return same && ((o->op == TRANSFER && o->peer == s->rank) || (o->op == opcode_send && o->rank == s->rank));
-    return s->op == TRANSFER && o->op == TRANSFER && other < i && o->exchange == s->exchange && o->rank == s->rank &&
+    if (s->op == opcode_recv || s->op == opcode_settle) // all messages to it, and its own send
+        return same && ((o->op == TRANSFER && o->peer == s->rank && awaited(x, s, o)) ||
+                        (o->op == opcode_send && o->rank == s->rank));
+    bool earlier = o->step != s->step     ? o->step < s->step
+                   : o->round != s->round ? o->round < s->round
+                                          : o->passed_on < s->passed_on;
+    return s->op == TRANSFER && o->op == TRANSFER && earlier && o->exchange == s->exchange && o->rank == s->rank &&
            o->peer == s->peer;
 }
 
@@ -358,7 +240,7 @@ static bool wakes(const struct explorer *x, uint32_t wait, uint32_t signal)
 static void find_needs(struct explorer *x)
 {
     for (uint32_t i = 0; i < x->site_count; i++) {
-        bool awaits = x->sites[i].op == opcode_recv && x->ranks > 1;
+        bool awaits = (x->sites[i].op == opcode_recv || x->sites[i].op == opcode_settle) && x->ranks > 1;
         for (uint32_t j = 0; j < x->site_count; j++) {
             if (needs(x, i, j)) {
                 add(&x->needs[i], j);
@@ -370,6 +252,41 @@ static void find_needs(struct explorer *x)
         if (awaits) // nobody sends: it never ends
             add(&x->needs[i], i);
     }
+}
+
+/// What is executed ahead of site `i` whatever happens, from what is known of the sites that it needs. True: it has grown.
+static bool grow_ahead(const struct explorer *x, struct bits *ahead, uint32_t i)
+{
+    struct bits more = ahead[i], any;
+    memset(&any, 0xff, sizeof any);
+    bool waits = false;
+    for (uint32_t j = 0; j < x->site_count; j++)
+        for (uint32_t w = 0; w < x->words && (has(&x->needs[i], j) || has(&x->signals[i], j)); w++) {
+            uint64_t with = ahead[j].word[w] | (w == j / 64 ? UINT64_C(1) << j % 64 : 0);
+            more.word[w] |= has(&x->needs[i], j) ? with : 0;
+            any.word[w] &= has(&x->signals[i], j) ? with : UINT64_MAX;
+            waits |= has(&x->signals[i], j);
+        }
+    for (uint32_t w = 0; w < x->words && waits && instr_of(x, &x->sites[i])->value > 0; w++)
+        more.word[w] |= any.word[w]; // whichever signal it is that ends the wait
+    bool grown = memcmp(&more, &ahead[i], sizeof more) != 0;
+    ahead[i] = more;
+    return grown;
+}
+
+static void find_disturbers(struct explorer *x)
+{
+    struct bits *ahead = calloc(x->site_count, sizeof *ahead);
+    for (bool grown = true; grown;) {
+        grown = false;
+        for (uint32_t i = 0; i < x->site_count; i++)
+            grown |= grow_ahead(x, ahead, i);
+    }
+    for (uint32_t i = 0; i < x->site_count; i++)
+        for (uint32_t j = 0; j < x->site_count; j++)
+            if (has(&x->conflicts[i], j) && !has(&ahead[j], i))
+                add(&x->disturbers[i], j);
+    free(ahead);
 }
 
 static bool enabled(const struct explorer *x, const struct bits *done, uint32_t site)
@@ -391,11 +308,11 @@ static bool all_done(const struct explorer *x, const struct bits *done)
     return true;
 }
 
-/// Could something still to come touch the same bytes?
+/// Could something that may come before it, or with it, touch the same bytes?
 static bool disturbed(const struct explorer *x, const struct bits *done, uint32_t site)
 {
     for (uint32_t w = 0; w < x->words; w++)
-        if (x->conflicts[site].word[w] & ~done->word[w])
+        if (x->disturbers[site].word[w] & ~done->word[w])
             return true;
     return false;
 }
@@ -600,17 +517,19 @@ static void explore_rounds(struct explorer *x)
         x->result.found |= EXPLORED_TOO_LARGE;
         return;
     }
-    struct bits *sets = calloc(4 * (size_t)x->site_count, sizeof *sets), done = {{0}};
+    struct bits *sets = calloc(5 * (size_t)x->site_count, sizeof *sets), done = {{0}};
     struct shadow *memory = calloc(1, sizeof *memory);
     x->words = (x->site_count + 63) / 64;
     x->conflicts = sets;
     x->overwrites = sets + x->site_count;
     x->needs = sets + 2 * x->site_count;
     x->signals = sets + 3 * x->site_count;
+    x->disturbers = sets + 4 * x->site_count;
     x->seen = NULL;
     x->seen_count = x->seen_capacity = 0;
     find_conflicts(x);
     find_needs(x);
+    find_disturbers(x);
     add(&done, 0);
     visit(x, done, memory);
     x->result.states += x->seen_count;

@@ -4,12 +4,15 @@
 // The machine. Every rank has its streams; a stream executes its instructions in order. `signal` raises a semaphore,
 // `wait` stands until it is high enough. `send` starts one transfer per peer, an agent of its own that reads the slot
 // on this side and writes the slot on the other at any later time; transfers of one exchange between two ranks keep
-// their order. `recv` stands until every transfer to it has ended and the own send is done. Overflow rounds run 0, 1 or
-// 2 times, the same number on all ranks, all combinations. Launches take time: two that may begin in one state may run at
+// their order. `recv` stands until every transfer to it has ended and the own send is done. With relays a dispatch's send
+// goes to the own node and to the ranks of the own position, a combine's to the own node; `forward` sends what is passed
+// on, `settle` stands until that, or the node's replies, have come. Overflow rounds run 0, 1 or 2 times, the same number on
+// all ranks, all combinations. Launches take time: two that may begin in one state may run at
 // once.
 //
 // An instruction that may go on stays able to, whatever others do. So an instruction that no instruction still to come
-// could disturb is executed at once, alone: nothing that can meet is lost. All other choices are tried, states hashed.
+// could disturb, but for those that must wait for it, is executed at once, alone: nothing that can meet is lost. All other
+// choices are tried, states hashed.
 #ifndef TESTS_PROOF_EXPLORER_H
 #define TESTS_PROOF_EXPLORER_H
 

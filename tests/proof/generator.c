@@ -6,7 +6,8 @@
 
 #include "runtime/plan/slots.h"
 
-enum { MOST_ITEMS = 64, MOST_BUFFERS = 24, MOST_EXCHANGES = 6, STREAMS = 3, NEVER = 1000, BOUND = 4, ROW_BYTES = 16 };
+enum { MOST_ITEMS = 64, MOST_BUFFERS = 32, MOST_EXCHANGES = 6, MOST_RANKS = 4, STREAMS = 3, MOST_USES = 6 };
+enum { NEVER = 1000, BOUND = 4, ROW_BYTES = 16, NODE = 2, MARK_BYTES = sizeof(struct moe_row_mark), SLOTS = 384 };
 
 struct use {
     int buffer, part; // part -1: all of it
@@ -29,7 +30,7 @@ struct stream_items {
 };
 
 struct buffer {
-    int64_t offset, bytes[3];
+    int64_t offset, bytes[MOST_RANKS];
     bool sliced, written, aliased;
     int input;
 };
@@ -37,12 +38,13 @@ struct buffer {
 struct exchange {
     int send, recv, base; // base -1: none
     bool combine, pool, packed, sent, received, looped;
-    int64_t rows[3];
+    int relay, sums, stream, passed; // relay -1: none; where and how far it is relayed
+    int64_t rows[MOST_RANKS];
 };
 
 struct task { // what has been issued, for the waits of later ones
     int stream, number, signal;
-    struct use uses[5];
+    struct use uses[MOST_USES];
     int use_count;
     int known[STREAMS];
 };
@@ -129,16 +131,15 @@ static void wait_for(struct generator *g, int stream, struct task *task)
 }
 
 /// Issues an item on a stream. `hidden`: buffers that a message touches besides the item's own uses.
-static void issue(struct generator *g, struct item item, const struct use *hidden, int hidden_count)
+static void issue_on(struct generator *g, int stream, struct item item, const struct use *hidden, int hidden_count)
 {
-    int stream = (int)draw(g, (uint32_t)g->stream_count);
     struct stream_items *s = &g->streams[stream];
     struct task task = {.stream = stream, .signal = -1};
     if (g->task_count == MOST_ITEMS)
         return;
     for (int i = 0; i < item.use_count; i++)
         task.uses[task.use_count++] = item.uses[i];
-    for (int i = 0; i < hidden_count && task.use_count < 5; i++)
+    for (int i = 0; i < hidden_count && task.use_count < MOST_USES; i++)
         task.uses[task.use_count++] = hidden[i];
     for (int t = g->task_count - 1; t >= 0; t--) {
         struct task *earlier = &g->tasks[t];
@@ -156,10 +157,15 @@ static void issue(struct generator *g, struct item item, const struct use *hidde
             g->buffers[task.uses[i].buffer].written = true;
 }
 
+static void issue(struct generator *g, struct item item, const struct use *hidden, int hidden_count)
+{
+    issue_on(g, (int)draw(g, (uint32_t)g->stream_count), item, hidden, hidden_count);
+}
+
 static int add_buffer(struct generator *g, int64_t bytes, bool sliced)
 {
     struct buffer *b = &g->buffers[g->buffer_count];
-    *b = (struct buffer){.offset = g->arena_bytes, .bytes = {bytes, bytes, bytes}, .sliced = sliced};
+    *b = (struct buffer){.offset = g->arena_bytes, .bytes = {bytes, bytes, bytes, bytes}, .sliced = sliced};
     g->arena_bytes += (bytes + 63) / 64 * 64;
     return g->buffer_count++;
 }
@@ -190,20 +196,29 @@ static void issue_launch(struct generator *g, int must_write, int must_read)
 static void add_exchange(struct generator *g)
 {
     struct exchange *e = &g->exchanges[g->exchange_count];
-    *e = (struct exchange){.base = -1};
-    for (int r = 0; r < 3; r++)
+    *e = (struct exchange){.base = -1, .relay = -1, .sums = -1};
+    for (int r = 0; r < MOST_RANKS; r++)
         e->rows[r] = draw(g, 3);
     int of = g->exchange_count ? (int)draw(g, (uint32_t)g->exchange_count) : -1;
-    if (of >= 0 && !g->exchanges[of].combine && !g->exchanges[of].pool && chance(g, 60)) {
+    const struct exchange *other = of < 0 ? NULL : &g->exchanges[of];
+    bool relayed = g->ranks == MOST_RANKS && chance(g, 75);
+    if (other && !other->combine && !other->pool && chance(g, 60)) {
         e->combine = true;
         e->base = of;
-        memcpy(e->rows, g->exchanges[of].rows, sizeof e->rows);
+        relayed = other->relay >= 0;
+        memcpy(e->rows, other->rows, sizeof e->rows);
     }
-    bool again = of >= 0 && g->exchanges[of].combine == e->combine && !g->exchanges[of].pool && chance(g, 50);
-    if (again)
-        memcpy(e->rows, g->exchanges[of].rows, sizeof e->rows);
-    e->send = again ? g->exchanges[of].send : add_buffer(g, 192, false);
-    e->recv = again ? g->exchanges[of].recv : add_buffer(g, 192, false);
+    bool again = other && other->combine == e->combine && !other->pool && chance(g, 50);
+    if (again) {
+        relayed = other->relay >= 0;
+        memcpy(e->rows, other->rows, sizeof e->rows);
+    }
+    e->send = again ? other->send : add_buffer(g, SLOTS, false);
+    e->recv = again ? other->recv : add_buffer(g, SLOTS, false);
+    if (relayed)
+        e->relay = again ? other->relay : add_buffer(g, SLOTS, false);
+    if (relayed && e->combine)
+        e->sums = again ? other->sums : add_buffer(g, SLOTS, false);
     g->exchange_count++;
 }
 
@@ -215,10 +230,11 @@ static void issue_rounds(struct generator *g, int base)
     int pool = g->exchange_count++;
     struct exchange *e = &g->exchanges[pool];
     *e = (struct exchange){.base = base, .pool = true, .packed = true, .sent = true, .received = true, .looped = true};
-    for (int r = 0; r < 3; r++)
+    e->relay = e->sums = -1;
+    for (int r = 0; r < MOST_RANKS; r++)
         e->rows[r] = 1 + draw(g, 2);
-    e->send = add_buffer(g, 192, false);
-    e->recv = add_buffer(g, 192, false);
+    e->send = add_buffer(g, SLOTS, false);
+    e->recv = add_buffer(g, SLOTS, false);
     struct item item = {.op = opcode_rounds, .exchange = pool, .reply = -1};
     struct use hidden[5] = {{e->send, -1, access_write}, {e->recv, -1, access_write}};
     int hidden_count = 2;
@@ -228,8 +244,8 @@ static void issue_rounds(struct generator *g, int base)
         e = &g->exchanges[item.reply];
         e->combine = true;
         e->base = pool;
-        e->send = add_buffer(g, 192, false);
-        e->recv = add_buffer(g, 192, false);
+        e->send = add_buffer(g, SLOTS, false);
+        e->recv = add_buffer(g, SLOTS, false);
         hidden[hidden_count++] = (struct use){e->send, -1, access_write};
         hidden[hidden_count++] = (struct use){e->recv, -1, access_write};
     }
@@ -238,25 +254,58 @@ static void issue_rounds(struct generator *g, int base)
     g->exchanges[base].looped = true;
 }
 
+/// A message's step on its exchange: what it touches, with some chance also what others touch meanwhile.
+static void issue_message(struct generator *g, int number, enum opcode op)
+{
+    struct exchange *e = &g->exchanges[number];
+    bool relayed = e->relay >= 0;
+    struct use hidden[MOST_USES] = {{e->send, -1, access_read}, {e->recv, -1, access_write}};
+    int count = 2;
+    if (op != opcode_send && !(relayed && e->combine == (op != opcode_recv)))
+        hidden[0] = (struct use){e->recv, -1, access_write}, hidden[1] = (struct use){e->send, -1, access_read};
+    if (!chance(g, 50))
+        count = 1;
+    if (relayed)
+        hidden[count++] = (struct use){e->relay, -1, op == opcode_forward ? access_read : access_write};
+    if (relayed && e->combine && op != opcode_send)
+        hidden[count++] = (struct use){g->exchanges[e->base].relay, -1, access_read};
+    if (relayed && e->combine && (op == opcode_forward || op == opcode_recv))
+        hidden[count++] = (struct use){e->sums, -1, access_read};
+    if (!e->passed) // the send, and what comes first behind it
+        e->stream = (int)draw(g, (uint32_t)g->stream_count);
+    issue_on(g, e->stream, (struct item){.op = op, .exchange = number, .reply = -1}, hidden, count);
+}
+
+/// A dispatch is received, passed on and settled; replies are settled, summed, passed on and received; in one stream.
+static void advance_relay(struct generator *g, int number)
+{
+    static const enum opcode orders[2][3] = {{opcode_recv, opcode_forward, opcode_settle},
+                                             {opcode_settle, opcode_forward, opcode_recv}};
+    struct exchange *e = &g->exchanges[number];
+    if (e->combine && e->passed == 1)
+        issue_launch(g, e->sums, e->relay);
+    issue_message(g, number, orders[e->combine][e->passed]);
+    e->received = ++e->passed == 3;
+}
+
 /// One step on an exchange's way: packed, sent, received, its rounds.
 static void advance(struct generator *g, int number)
 {
     struct exchange *e = &g->exchanges[number];
-    struct item item = {.exchange = number, .reply = -1};
     if (!e->packed) {
         issue_launch(g, e->send, -1);
         e->packed = true;
     } else if (!e->sent) {
-        struct use hidden[] = {{e->send, -1, access_read}, {e->recv, -1, access_write}};
-        item.op = opcode_send;
-        issue(g, item, hidden, chance(g, 50) ? 2 : 1);
+        issue_message(g, number, opcode_send);
         e->sent = true;
     } else if (!e->received) {
-        struct use hidden[] = {{e->recv, -1, access_write}, {e->send, -1, access_read}};
-        item.op = opcode_recv;
-        issue(g, item, hidden, chance(g, 50) ? 2 : 1);
-        e->received = true;
-        if (chance(g, 70))
+        if (e->relay >= 0) {
+            advance_relay(g, number);
+        } else {
+            issue_message(g, number, opcode_recv);
+            e->received = true;
+        }
+        if (e->received && chance(g, 70))
             issue_launch(g, -1, e->recv);
     } else if (!e->looped && !e->combine && chance(g, 12)) {
         issue_rounds(g, number);
@@ -440,7 +489,9 @@ static void emit_exchanges(struct generator *g)
     for (int i = 0; i < g->exchange_count; i++) {
         const struct exchange *from = &g->exchanges[i];
         uint32_t row = ADD(g->plan, plan_exchange), slots = COUNT(g->plan, plan_slot), wire = ADD(g->plan, plan_wire);
-        *ROW(g->plan, plan_wire, wire) = (struct plan_wire){.data_bytes = ROW_BYTES, .row_bytes = ROW_BYTES};
+        bool marked = from->relay >= 0 && !from->combine;
+        *ROW(g->plan, plan_wire, wire) =
+            (struct plan_wire){.data_bytes = ROW_BYTES, .row_bytes = ROW_BYTES + (marked ? MARK_BYTES : 0)};
         for (int r = 0; r < g->ranks; r++) {
             uint32_t slot = ADD(g->plan, plan_slot);
             ROW(g->plan, plan_slot, slot)->rows = from->rows[r];
@@ -453,6 +504,10 @@ static void emit_exchanges(struct generator *g)
         e->pool = from->pool;
         e->send = (uint32_t)from->send, e->recv = (uint32_t)from->recv;
         e->base = from->base < 0 ? NONE : (uint32_t)from->base;
+        e->node = from->relay >= 0 ? NODE : 0;
+        e->relay = from->relay >= 0 ? (uint32_t)from->relay : NONE;
+        e->sums = from->sums >= 0 ? (uint32_t)from->sums : NONE;
+        e->earlier = NONE;
         e->header_bytes = 64;
         e->wires = (struct rows){wire, 1};
         e->max_rounds = 8;
@@ -460,17 +515,24 @@ static void emit_exchanges(struct generator *g)
     }
 }
 
+static void make_room(int64_t *largest, uint32_t rank, int64_t bytes)
+{
+    largest[rank] = bytes > largest[rank] ? bytes : largest[rank];
+}
+
 /// Buffers of exchanges hold their slots on every rank; sometimes one is a row too small on one rank.
 static void size_buffers(struct generator *g, bool careful)
 {
-    int64_t largest[MOST_BUFFERS][3] = {{0}};
+    int64_t largest[MOST_BUFFERS][MOST_RANKS] = {{0}};
     for (int i = 0; i < g->exchange_count; i++)
-        for (int r = 0; r < g->ranks; r++) {
+        for (uint32_t r = 0, ranks = (uint32_t)g->ranks; r < ranks; r++) {
             const struct plan_exchange *e = ROW(g->plan, plan_exchange, i);
-            int64_t send = slots_send_bytes(g->plan, e, (uint32_t)r, (uint32_t)g->ranks);
-            int64_t recv = slots_recv_bytes(g->plan, e, (uint32_t)r, (uint32_t)g->ranks);
-            largest[e->send][r] = send > largest[e->send][r] ? send : largest[e->send][r];
-            largest[e->recv][r] = recv > largest[e->recv][r] ? recv : largest[e->recv][r];
+            make_room(largest[e->send], r, slots_send_bytes(g->plan, e, r, ranks));
+            make_room(largest[e->recv], r, slots_recv_bytes(g->plan, e, r, ranks));
+            if (e->node)
+                make_room(largest[e->relay], r, slots_relay_bytes(g->plan, e, r, ranks));
+            if (e->sums != NONE)
+                make_room(largest[e->sums], r, slots_sums_bytes(g->plan, e, r, ranks));
         }
     for (int b = 0; b < g->buffer_count; b++)
         for (int r = 0; r < g->ranks; r++)
@@ -478,7 +540,10 @@ static void size_buffers(struct generator *g, bool careful)
                 g->buffers[b].bytes[r] = largest[b][r];
     if (!careful && g->exchange_count && chance(g, 30)) {
         const struct exchange *e = &g->exchanges[draw(g, (uint32_t)g->exchange_count)];
-        g->buffers[chance(g, 50) ? e->send : e->recv].bytes[draw(g, (uint32_t)g->ranks)] -= ROW_BYTES;
+        int small = e->relay >= 0 && chance(g, 50) ? (e->sums >= 0 && chance(g, 50) ? e->sums : e->relay)
+                    : chance(g, 50)               ? e->send
+                                                  : e->recv;
+        g->buffers[small].bytes[draw(g, (uint32_t)g->ranks)] -= ROW_BYTES;
     }
 }
 
@@ -544,10 +609,10 @@ void generate_program(uint64_t seed, struct ir *plan)
         g.state = state;
         g.plan = plan;
         ir_init(plan, &plan_ir);
-        g.ranks = 2 + chance(&g, 35);
+        g.ranks = chance(&g, 25) ? MOST_RANKS : 2 + chance(&g, 35);
         g.stream_count = 1 + (int)draw(&g, STREAMS);
         g.parts = 1 + (int)draw(&g, 2);
-        bool careful = chance(&g, 66);
+        bool careful = chance(&g, 70);
         g.skip = careful ? 0 : 10;
         g.buffers[add_buffer(&g, BOUND * ROW_BYTES, true)].input = 1;
         for (int i = 0, count = 2 + (int)draw(&g, 3); i < count; i++)

@@ -192,6 +192,45 @@ static void test_sim_time(void)
     CU_ASSERT(step[0] > 0 && step[0] == step[1]);
 }
 
+/// Costs and links that add up beyond what a clock can count: the step ends, late but not in the past.
+static void test_sim_forever(void)
+{
+    for (int run = 0; run < 2; run++) {
+        struct small s = shapes[3];
+        struct ir ir;
+        struct data d;
+        void *image;
+        size_t bytes;
+        moe_plan *plan;
+        moe_session *session;
+        moe_stats stats;
+        small_plan(&ir, &s);
+        uint32_t axis = ADD(&ir, plan_axis);
+        *ROW(&ir, plan_axis, axis) = (struct plan_axis){.size = s.ranks, .stride = 1, .bandwidth = 1e-12, .latency = 9e29};
+        ROW(&ir, plan_info, 0)->axes = (struct rows){axis, 1};
+        for (uint32_t i = 0; i < COUNT(&ir, plan_instr); i++)
+            ROW(&ir, plan_instr, i)->cost = run ? 1e300 : 0;
+        CU_ASSERT_FATAL(plan_write(&ir, "\xc3", 1, &image, &bytes));
+        CU_ASSERT_EQUAL_FATAL(moe_plan_from_memory(image, bytes, &plan), MOE_OK);
+        CU_ASSERT_EQUAL_FATAL(moe_session_create(plan, &(moe_options){.device = "sim", .trace = 1}, &session), MOE_OK);
+        small_override(session, &s);
+        data_make(&d, &s, 7, 1);
+        data_steps(&d, 0);
+        CU_ASSERT_EQUAL(moe_session_run(session, d.steps, s.ranks), MOE_OK);
+        CU_ASSERT(data_right(&d));
+        CU_ASSERT_EQUAL(moe_session_stats(session, &stats), MOE_OK);
+        CU_ASSERT(stats.step_s > 8e9 && stats.comm_s >= 0 && stats.compute_s >= 0);
+        char *text = NULL;
+        CU_ASSERT_EQUAL(moe_session_gantt(session, 60, &text), MOE_OK);
+        free(text);
+        data_free(&d);
+        moe_session_destroy(session);
+        moe_plan_close(plan);
+        free(image);
+        ir_free(&ir);
+    }
+}
+
 static void test_router(void)
 {
     struct small s = shapes[2];
@@ -546,6 +585,7 @@ void suite_runtime(void)
     CU_add_test(suite, "dispatch and combine on threads", test_cpu);
     CU_add_test(suite, "dispatch and combine on the simulator", test_sim);
     CU_add_test(suite, "simulated time", test_sim_time);
+    CU_add_test(suite, "simulated time beyond counting", test_sim_forever);
     CU_add_test(suite, "router's own choice", test_router);
     CU_add_test(suite, "a router that names an expert twice", test_router_twice);
     CU_add_test(suite, "wrong input", test_input);
