@@ -152,6 +152,14 @@ enum {
     SHIFT_X = 0, SHIFT_VECTOR, SHIFT_RESULT, SHIFT_ARGS,
 };
 
+// The noise of a token and expert is the sum of 2 * MOE_NOISE_WORDS uniform numbers of 16 bits, which is nearly normal and
+// needs no function whose last bit depends on a library.
+#define MOE_NOISE_STEP 0x9e3779b9u
+enum { MOE_NOISE_WORDS = 4 };
+
+/// What their sum, less its mean, is multiplied with: a standard deviation over that of the sum.
+#define MOE_NOISE_FACTOR(deviation) ((deviation) / (65536 * sqrt(2 * MOE_NOISE_WORDS / 12.0)))
+
 /// A wire format as a kernel's constant.
 static inline int64_t moe_wire_code(uint32_t dtype, uint32_t block, uint32_t scale)
 {

@@ -77,6 +77,34 @@ static inline int64_t plan_panel_bytes(const struct plan_param *param)
     return plan_panel_codes(param) + plan_round_up(blocks * param->scales * plan_scale_bytes(param), 64);
 }
 
+// Layout `rows` of codes: rows of whole 16 bytes, then for every block of columns the scales of all rows, one a row. Where
+// rows are halves, the scales of each half begin at a multiple of 16.
+static inline int64_t plan_row_bytes(const struct plan_param *param)
+{
+    int64_t bytes = param->cols * dtype_bits(param->dtype) / 8;
+    return dtype_quantised(param->dtype) ? plan_round_up(bytes, 16) : bytes;
+}
+
+static inline int64_t plan_row_scales(const struct plan_param *param) // of a block of columns
+{
+    return param->halves ? 2 * plan_round_up(param->rows / 2, 16) : plan_round_up(param->rows, 16);
+}
+
+static inline int64_t plan_rows_bytes(const struct plan_param *param)
+{
+    int64_t bytes = param->rows * plan_row_bytes(param);
+    if (!param->scales)
+        return bytes;
+    int64_t blocks = (param->cols + param->block_cols - 1) / param->block_cols;
+    return plan_round_up(bytes, 64) + plan_round_up(blocks * param->scales * plan_scale_bytes(param), 64);
+}
+
+/// What a block of the parameter takes in its layout.
+static inline int64_t plan_packed_bytes(const struct plan_param *param)
+{
+    return param->layout == layout_panels ? plan_panels(param) * plan_panel_bytes(param) : plan_rows_bytes(param);
+}
+
 /// Serialises tables and code into one malloc'ed image. Returns false when memory is out.
 bool plan_write(const struct ir *ir, const void *code, size_t code_bytes, void **image, size_t *image_bytes);
 

@@ -144,16 +144,18 @@ static bool validate_codes(const struct check *c, uint32_t number, const struct 
             return check_fail(c, "plan_param %u: scales without codes", number);
         return true;
     }
-    if (p->layout != layout_panels || p->vector || p->declared != p->dtype || !dtype_computes(p->operand) ||
+    bool in_rows = p->layout == layout_rows && c->info->target == target_cuda;
+    if ((p->layout != layout_panels && !in_rows) || p->vector || p->declared != p->dtype || !dtype_computes(p->operand) ||
         !in_range(p->block_rows, 1, MOE_MAX_WIDTH) || !in_range(p->block_cols, 1, MOE_MAX_WIDTH) ||
         !in_range(p->scale_run, 1, MOE_MAX_WIDTH))
         return check_fail(c, "plan_param %u: no panels of codes with scales", number);
     bool fp4 = p->dtype == dtype_mxfp4;
-    int64_t group = (p->split ? 2 : 1) * (fp4 ? 2 : 1), vector = p->panel / 2;
-    if (p->group != group || p->cols % 8 || p->block_cols % 8 || p->panel % 2 || (p->split && vector != 16))
+    int64_t group = in_rows ? 1 : (p->split ? 2 : 1) * (fp4 ? 2 : 1), vector = p->panel / 2;
+    if (p->group != group || (in_rows && p->split) || p->cols % 8 || p->block_cols % 8 || p->panel % 2 || (p->split && vector != 16))
         return check_fail(c, "plan_param %u: codes in an unknown order", number);
-    if (fp4 ? p->scales != p->panel || p->block_rows != 1 || p->block_cols != 32 || p->cols % 32 || p->transposed
-            : p->scales != p->panel && (p->scales != 2 || p->scale_run % vector))
+    int64_t each = in_rows ? plan_row_scales(p) : p->panel; // a scale a row
+    if (fp4 ? p->scales != each || p->block_rows != 1 || p->block_cols != 32 || p->cols % 32 || p->transposed
+            : p->scales != each && (in_rows || p->scales != 2 || p->scale_run % vector))
         return check_fail(c, "plan_param %u: %lld scales of a panel", number, (long long)p->scales);
     return true;
 }
@@ -175,9 +177,7 @@ static bool validate_param(const struct check *c, uint32_t number)
         if (!in_range(more, 0, MOE_MAX_WIDTH) || (rows += more) > p->rows)
             return check_fail(c, "plan_param %u: its sources have more rows than it", number);
     }
-    int64_t packed = p->rows * p->cols * dtype_bytes(p->dtype);
-    if (p->layout == layout_panels)
-        packed = plan_panels(p) * plan_panel_bytes(p);
+    int64_t packed = plan_packed_bytes(p);
     if (p->shared > MOE_MAX_EXPERTS || (p->shared && (p->per_expert || p->vector)))
         return check_fail(c, "plan_param %u: %u shared experts", number, p->shared);
     if (p->vector && (p->per_expert || p->rows != 1 || p->dtype != dtype_f32 || p->layout != layout_rows))

@@ -499,7 +499,8 @@ static bool check_matrix(const struct walk *w, const struct plan_kernel *k, cons
     if (b->kind != buffer_kind_param)
         return true;
     const struct plan_param *p = ROW(w->c->ir, plan_param, b->param);
-    if (k->unit_count != plan_panels(p) || p->rows != rows || p->cols != cols)
+    bool in_panels = stored || p->layout == layout_panels; // biases in rows are read where they are needed
+    if ((in_panels && k->unit_count != plan_panels(p)) || p->rows != rows || p->cols != cols)
         return instr_fail(w, "its weights are of another size than its kernel");
     bool same = p->dtype == dtype;
     if (stored && stored[0])

@@ -33,13 +33,17 @@ static int64_t tile_width(const struct plan_param *param)
 static int64_t codes_bytes(const struct plan_param *param)
 {
     bool sized = param->rows > 0 && param->rows <= MOE_MAX_WIDTH && param->cols > 0 && param->cols <= MOE_MAX_WIDTH;
-    bool blocks = param->block_rows > 0 && param->block_cols > 0 && (param->scales == 2 || param->scales == param->panel);
+    bool blocks = param->block_rows > 0 && param->block_cols > 0;
+    if (sized && blocks && param->layout == layout_rows && param->scales == plan_row_scales(param) && param->group == 1 &&
+        !param->split && param->cols % 8 == 0 && !(param->halves && param->rows % 2))
+        return plan_packed_bytes(param);
+    blocks = blocks && (param->scales == 2 || param->scales == param->panel);
     int64_t group = (param->split ? 2 : 1) * (param->dtype == dtype_mxfp4 ? 2 : 1);
     if (!sized || !blocks || param->layout != layout_panels || param->panel < 2 || param->panel % 2 ||
         param->panel > PACK_CODE_COLUMNS || param->group != group || param->cols % group ||
         (param->split && param->panel != PACK_CODE_COLUMNS) || (param->halves && param->rows % 2))
         return -1;
-    return plan_panels(param) * plan_panel_bytes(param);
+    return plan_packed_bytes(param);
 }
 
 int64_t pack_bytes(const struct plan_param *param)
@@ -125,9 +129,8 @@ static void convert(const struct plan_param *param, const struct pack_source *so
     elements_from_f32(packed, floats, to, count);
 }
 
-/// The source that holds a row of the block, and the row's number in it.
-static const struct pack_source *find_row(const struct plan_param *param, const struct pack_source *sources, size_t count,
-                                          int64_t *row)
+const struct pack_source *pack_find_row(const struct plan_param *param, const struct pack_source *sources, size_t count,
+                                        int64_t *row)
 {
     int64_t half = param->rows / 2, within = *row < half ? *row : *row - half;
     bool second = (*row >= half) != (param->swapped != 0);
@@ -160,7 +163,7 @@ const struct pack_source *pack_find(const struct plan_param *param, const struct
                                     int64_t p, int64_t c, int64_t *row)
 {
     *row = row_of(param, p, c);
-    return *row < 0 ? NULL : find_row(param, sources, count, row);
+    return *row < 0 ? NULL : pack_find_row(param, sources, count, row);
 }
 
 /// Columns of `unit` bytes from rows `stride` apart, group by group. A constant unit makes the copies single moves.
@@ -204,7 +207,7 @@ static uint8_t *pack_panels(const struct plan_param *param, const struct pack_so
                 uint8_t *line = tile + (size_t)c * stride;
                 int64_t row = row_of(param, p, c), used = row < 0 ? 0 : valid;
                 if (used > 0) {
-                    const struct pack_source *source = find_row(param, sources, count, &row);
+                    const struct pack_source *source = pack_find_row(param, sources, count, &row);
                     convert(param, source, row, k, (size_t)used, floats, line);
                 }
                 memset(line + (size_t)used * element, 0, (size_t)(tile_k - used) * element);
@@ -221,7 +224,7 @@ static uint8_t *pack_rows(const struct plan_param *param, const struct pack_sour
     size_t element = element_bytes(element_name(param->dtype));
     for (int64_t r = 0; r < param->rows; r++) {
         int64_t row = r;
-        const struct pack_source *source = find_row(param, sources, count, &row);
+        const struct pack_source *source = pack_find_row(param, sources, count, &row);
         for (int64_t k = 0; k < param->cols; k += TILE_MOST) {
             size_t used = (size_t)(param->cols - k < TILE_MOST ? param->cols - k : TILE_MOST);
             convert(param, source, row, k, used, scratch, to);

@@ -24,6 +24,10 @@ struct pack_source {
 const struct pack_source *pack_find(const struct plan_param *param, const struct pack_source *sources, size_t count,
                                     int64_t p, int64_t c, int64_t *row);
 
+/// The source that holds a row of the block; `row` becomes its number there.
+const struct pack_source *pack_find_row(const struct plan_param *param, const struct pack_source *sources, size_t count,
+                                        int64_t *row);
+
 /// pack_block of quantised parameters: codes stay as they are, in another order.
 uint8_t *pack_codes(const struct plan_param *param, const struct pack_source *sources, size_t count, uint8_t *to);
 

@@ -121,24 +121,63 @@ static float scale_of(const struct plan_param *param, const struct column *colum
     return value;
 }
 
+static void write_scale(const struct plan_param *param, float scale, uint8_t *to)
+{
+    uint32_t bits;
+    memcpy(&bits, &scale, sizeof bits);
+    if (param->dtype == dtype_mxfp4)
+        *to = (uint8_t)(bits >> 23); // the exponent alone of a power of two; 255 of NaN
+    else
+        memcpy(to, &bits, sizeof bits);
+}
+
 static void write_scales(const struct plan_param *param, const struct column *columns, uint8_t *to)
 {
     int64_t blocks = (param->cols + param->block_cols - 1) / param->block_cols, each = param->panel / param->scales;
     for (int64_t b = 0; b < blocks; b++)
         for (int64_t s = 0; s < param->scales; s++) {
-            float scale = scale_of(param, &columns[s * each], b);
-            uint32_t bits;
-            memcpy(&bits, &scale, sizeof bits);
-            if (param->dtype == dtype_mxfp4)
-                *to = (uint8_t)(bits >> 23); // the exponent alone of a power of two; 255 of NaN
-            else
-                memcpy(to, &bits, sizeof bits);
+            write_scale(param, scale_of(param, &columns[s * each], b), to);
             to += plan_scale_bytes(param);
         }
 }
 
+/// `count` codes of a row from k on, packed as densely as they can be.
+static void write_row(const struct plan_param *param, const struct column *row, int64_t k, int64_t count, uint8_t *to)
+{
+    uint8_t codes[TILE_K];
+    fetch(param, row, k, (size_t)count, codes);
+    if (param->dtype != dtype_mxfp4)
+        memcpy(to, codes, (size_t)count);
+    else
+        for (int64_t i = 0; i < count; i += 2)
+            to[i / 2] = (uint8_t)(codes[i] | codes[i + 1] << 4);
+}
+
+/// Layout rows (plan_rows_bytes). Returns the end.
+static uint8_t *pack_code_rows(const struct plan_param *param, const struct pack_source *sources, size_t count,
+                               uint8_t *to)
+{
+    int64_t stride = plan_row_bytes(param), blocks = (param->cols + param->block_cols - 1) / param->block_cols;
+    int64_t size = plan_scale_bytes(param), half = param->halves ? param->rows / 2 : param->rows;
+    uint8_t *scales = to + plan_round_up(param->rows * stride, 64);
+    memset(to, 0, (size_t)plan_packed_bytes(param));
+    for (int64_t r = 0; r < param->rows; r++) {
+        struct column row = {.row = r};
+        row.source = pack_find_row(param, sources, count, &row.row);
+        for (int64_t k = 0; k < param->cols; k += TILE_K)
+            write_row(param, &row, k, param->cols - k < TILE_K ? param->cols - k : TILE_K,
+                      to + r * stride + k * dtype_bits(param->dtype) / 8);
+        int64_t place = r < half ? r : plan_round_up(half, 16) + r - half;
+        for (int64_t b = 0; b < blocks; b++)
+            write_scale(param, scale_of(param, &row, b), scales + (b * param->scales + place) * size);
+    }
+    return to + plan_packed_bytes(param);
+}
+
 uint8_t *pack_codes(const struct plan_param *param, const struct pack_source *sources, size_t count, uint8_t *to)
 {
+    if (param->layout == layout_rows)
+        return pack_code_rows(param, sources, count, to);
     struct column columns[PACK_CODE_COLUMNS];
     struct place places[2 * PACK_CODE_COLUMNS] = {{0}};
     size_t panel_bytes = (size_t)plan_panel_bytes(param);

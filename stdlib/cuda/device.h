@@ -17,9 +17,12 @@
 //   void copy_async_wait<N>()             all but this thread's last N groups are done, and visible to this thread alone
 //   void load_matrices(r, row)            four 8x8 matrices of 16-bit elements; lane 8 i + j gives row j of matrix i,
 //                                         r[i] are elements 2 (lane % 4) and + 1 of row lane / 4 of matrix i (ldmatrix)
-//   void multiply_bf16(d, a, b0, b1)      d += A B, A 16x16, B 16x8, in mma.sync.m16n8k16 fragments
+//   void multiply<HALF>(d, a, b0, b1)     d += A B, A 16x16, B 16x8, in mma.sync.m16n8k16 fragments; bf16, or f16
 //   float fma(a, b, c)                    one rounding
+//   float square_root(x)                  to nearest
 //   uint32_t bf16_pair(low, high)         rounded to nearest even, packed
+//   uint32_t f16_pair(low, high)          the same in f16
+//   float f16_low(pair), f16_high(pair)   and back
 //   uint32_t bits(f), float number(u)     a float's representation and back
 //   GPU_UNROLL, GPU_ROLLED for (...)      a loop that must, or must not, be unrolled
 #ifndef MOE_DEVICE_H

@@ -91,15 +91,20 @@ GPU_INLINE void load_matrices(uint32_t (&r)[4], const void *row)
     host_warp(HOST_LOAD_MATRICES, &load);
 }
 
-GPU_INLINE void multiply_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <bool HALF> GPU_INLINE void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     host_multiply_lane product = {d, a, {b0, b1}};
-    host_warp(HOST_MULTIPLY_BF16, &product);
+    host_warp(HALF ? HOST_MULTIPLY_F16 : HOST_MULTIPLY_BF16, &product);
 }
 
 GPU_INLINE float fma(float a, float b, float c)
 {
     return __builtin_fmaf(a, b, c);
+}
+
+GPU_INLINE float square_root(float value)
+{
+    return __builtin_sqrtf(value);
 }
 
 GPU_INLINE uint32_t bits(float value)
@@ -125,6 +130,34 @@ GPU_INLINE uint32_t host_bf16(float value)
 GPU_INLINE uint32_t bf16_pair(float low, float high)
 {
     return host_bf16(low) | host_bf16(high) << 16;
+}
+
+GPU_INLINE uint32_t host_f16(float value)
+{
+    const uint32_t sign = bits(value) >> 16 & 0x8000;
+    uint32_t magnitude = bits(value) & 0x7fffffff;
+    if (value != value)
+        return 0x7fff;
+    if (magnitude >= 0x477ff000) // rounds beyond 65504
+        return sign | 0x7c00;
+    if (magnitude < 0x38800000) // below 2^-14: multiples of 2^-24
+        return sign | (bits(number(magnitude) + 0.5f) - bits(0.5f));
+    return sign | (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13;
+}
+
+GPU_INLINE uint32_t f16_pair(float low, float high)
+{
+    return host_f16(low) | host_f16(high) << 16;
+}
+
+GPU_INLINE float f16_low(uint32_t pair)
+{
+    return host_widen_f16(pair);
+}
+
+GPU_INLINE float f16_high(uint32_t pair)
+{
+    return host_widen_f16(pair >> 16);
 }
 
 } // namespace gpu

@@ -78,12 +78,18 @@ GPU_INLINE void load_matrices(uint32_t (&r)[4], const void *row)
                  : "memory");
 }
 
-GPU_INLINE void multiply_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+#define GPU_MULTIPLY(type)                                                                                             \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "    \
+                 "{%8, %9}, {%0, %1, %2, %3};"                                                                         \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+
+template <bool HALF> GPU_INLINE void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    if (HALF)
+        GPU_MULTIPLY("f16");
+    else
+        GPU_MULTIPLY("bf16");
 }
 
 GPU_INLINE float fma(float a, float b, float c)
@@ -96,6 +102,30 @@ GPU_INLINE uint32_t bf16_pair(float low, float high)
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
+}
+
+GPU_INLINE float square_root(float value)
+{
+    return __fsqrt_rn(value);
+}
+
+GPU_INLINE uint32_t f16_pair(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+GPU_INLINE float f16_low(uint32_t pair)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)pair));
+    return value;
+}
+
+GPU_INLINE float f16_high(uint32_t pair)
+{
+    return f16_low(pair >> 16);
 }
 
 GPU_INLINE uint32_t bits(float value)

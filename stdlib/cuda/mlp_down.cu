@@ -14,13 +14,14 @@
 // the rows are cut depends on the number of blocks and changes no bit.
 //
 // Constants from the compiler: FFN, WIDTH, DTYPE, RESULT, HIDDEN_STRIDE, ACC_STRIDE, UNWEIGHTED, FORM, WEIGHT_BYTES and
-// BIAS_BYTES (of an expert); THREADS, BLOCK_M, COLUMNS, STAGES, SHARED_BYTES.
-#include "tiles.h"
+// BIAS_BYTES (of an expert), those of codes.h; THREADS, BLOCK_M, COLUMNS, STAGES, SHARED_BYTES.
+#include "codes.h"
 
-static_assert(DTYPE == dtype_bf16, "the expert kernels compute in bf16");
+static_assert(DTYPE == dtype_bf16 || DTYPE == dtype_f16, "what tensor cores multiply");
 
 constexpr bool HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
 constexpr int MS = BLOCK_M / 2 / 16, NS = COLUMNS / 2 / 8; // a warp's part
+constexpr int64_t ROW_STRIDE = weight_stride(FFN);
 constexpr int VECTORS = COLUMNS / VECTOR;                  // of a row of the item
 
 /// A panel of columns and a range of rows.
@@ -103,8 +104,9 @@ GPU_INLINE void add_expert(const Launch &args, const Item &item, int64_t expert)
     const int row = gpu::warp() / 2 * (BLOCK_M / 2), column = gpu::warp() % 2 * (COLUMNS / 2);
     const int64_t begin = pairs->expert_first[expert], end = pairs->expert_first[expert + 1], left = WIDTH - item.column;
     const int64_t last = first_pair(pairs, begin, end, item.row_end);
-    const char *b_rows = weights + item.column * FFN * 2;
-    const Rows b = {{{b_rows, left < COLUMNS ? (int)left : COLUMNS}, {b_rows, 0}}, FFN * 2, COLUMNS};
+    const char *b_rows = weights + item.column * ROW_STRIDE;
+    const Rows b = {{{b_rows, left < COLUMNS ? (int)left : COLUMNS}, {b_rows, 0}}, ROW_STRIDE, COLUMNS};
+    const Scales scales = scales_of(weights, WIDTH, FFN, item.column, item.column);
     const float *bias = nullptr;
     if (HAS_BIAS)
         bias = (const float *)((const char *)args.k.p[DOWN_ARGS] + (pairs->first_expert + expert) * BIAS_BYTES);
@@ -114,7 +116,7 @@ GPU_INLINE void add_expert(const Launch &args, const Item &item, int64_t expert)
         const Rows a = {{{a_rows, (int)rows}, {a_rows, 0}}, HIDDEN_STRIDE, BLOCK_M};
         Sums<MS, NS> sums;
         // its first barrier parts this add from the one before, and the first from the clearing
-        multiply<BLOCK_M, COLUMNS, STAGES>(sums, a, b, FFN, row, column, 4 * NS);
+        multiply_weights<BLOCK_M, COLUMNS, STAGES>(sums, a, b, scales, FFN, row, column, 4 * NS);
         add(pairs, (char *)args.k.p[DOWN_ACC], item, first, rows, sums, row, column, bias);
     }
 }

@@ -8,25 +8,26 @@
 //      gate [FFN][HIDDEN]  up [FFN][HIDDEN]          [pairs][HIDDEN]
 //        FEATURES rows       FEATURES rows              BLOCK_M rows
 //              '------ B tile ------'                      A tile
-//                        '---------- tiles.h -------------'
+//                        '---- tiles.h, codes.h ----------'
 //                                       |
 //         registers: gate and up of one feature lie in one thread, so the activation needs no exchange
 //         (without a gate the two halves of the B tile are 2 FEATURES features side by side)
 //                                       |
-//                       hidden [pairs][FFN], two bf16 at a time
+//                       hidden [pairs][FFN], two elements at a time
 //
 // Tiles that use the same weights follow one another, so a panel is read from memory once and then from L2.
 //
 // Constants from the compiler: HIDDEN, FFN, ACTIVATION, DTYPE, A_STRIDE, HIDDEN_STRIDE, WEIGHTED_INPUT, FORM, ALPHA, LIMIT,
-// WEIGHT_BYTES and BIAS_BYTES (of an expert); THREADS, BLOCK_M, FEATURES, STAGES, SHARED_BYTES.
-#include "tiles.h"
+// WEIGHT_BYTES and BIAS_BYTES (of an expert), those of codes.h; THREADS, BLOCK_M, FEATURES, STAGES, SHARED_BYTES.
+#include "codes.h"
 
-static_assert(DTYPE == dtype_bf16, "the expert kernels compute in bf16");
+static_assert(DTYPE == dtype_bf16 || DTYPE == dtype_f16, "what tensor cores multiply");
 
 constexpr bool PLAIN = (FORM & MLP_PLAIN) != 0, HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
 constexpr int BLOCK_N = 2 * FEATURES, PANEL = PLAIN ? BLOCK_N : FEATURES; // features of a tile
 constexpr int64_t PANELS = (FFN + PANEL - 1) / PANEL;
 constexpr int MS = BLOCK_M / 2 / 16, NS = BLOCK_N / 2 / 8; // a warp's part
+constexpr int64_t ROW_STRIDE = weight_stride(HIDDEN);
 
 /// What a block works on.
 struct Tile {
@@ -115,8 +116,15 @@ GPU_INLINE Rows weight_rows(const char *weights, int64_t feature)
     const int64_t left = FFN - feature, first = left < FEATURES ? left : FEATURES;
     const int64_t more = left - FEATURES < FEATURES ? left - FEATURES : FEATURES, second = PLAIN ? more : first;
     const int64_t apart = PLAIN ? FEATURES : FFN;
-    const char *at = weights + feature * HIDDEN * 2;
-    return {{{at, (int)first}, {at + apart * HIDDEN * 2, (int)second}}, HIDDEN * 2, FEATURES};
+    const char *at = weights + feature * ROW_STRIDE;
+    return {{{at, (int)first}, {at + apart * ROW_STRIDE, (int)second}}, ROW_STRIDE, FEATURES};
+}
+
+/// Theirs. The scales of the up projection begin at a multiple of 16.
+GPU_INLINE Scales weight_scales(const char *weights, int64_t feature)
+{
+    const int64_t apart = PLAIN ? FEATURES : (FFN + 15) / 16 * 16;
+    return scales_of(weights, PLAIN ? FFN : 2 * FFN, HIDDEN, feature, feature + apart);
 }
 
 GPU_KERNEL(THREADS, 2)
@@ -129,9 +137,11 @@ GPU_KERNEL(THREADS, 2)
     for (int64_t number = gpu::block(); find_tile(args, at, number, tile); number += gpu::blocks()) {
         const char *a_rows = (const char *)args.k.p[UP_A] + tile.first * A_STRIDE;
         const Rows a = {{{a_rows, (int)tile.rows}, {a_rows, 0}}, A_STRIDE, BLOCK_M};
-        const Rows b = weight_rows(weights + tile.expert * WEIGHT_BYTES, tile.panel * PANEL);
+        const char *of_expert = weights + tile.expert * WEIGHT_BYTES;
+        const Rows b = weight_rows(of_expert, tile.panel * PANEL);
+        const Scales scales = weight_scales(of_expert, tile.panel * PANEL);
         Sums<MS, NS> sums;
-        multiply<BLOCK_M, BLOCK_N, STAGES>(sums, a, b, HIDDEN, row, column, FEATURES);
+        multiply_weights<BLOCK_M, BLOCK_N, STAGES>(sums, a, b, scales, HIDDEN, row, column, FEATURES);
         finish(args, tile, sums, row, column);
     }
 }

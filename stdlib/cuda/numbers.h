@@ -23,10 +23,31 @@ constexpr int64_t bytes_of(int dtype, int64_t count)
     return count * (dtype == dtype_f32 ? 4 : 2);
 }
 
+/// The two elements of a word, of 16 bits each.
+template <int DTYPE> GPU_INLINE float low_of(uint32_t pair)
+{
+    return DTYPE == dtype_f16 ? gpu::f16_low(pair) : bf16_low(pair);
+}
+
+template <int DTYPE> GPU_INLINE float high_of(uint32_t pair)
+{
+    return DTYPE == dtype_f16 ? gpu::f16_high(pair) : bf16_high(pair);
+}
+
+template <int DTYPE> GPU_INLINE uint32_t pair_of(float low, float high)
+{
+    return DTYPE == dtype_f16 ? gpu::f16_pair(low, high) : gpu::bf16_pair(low, high);
+}
+
+constexpr bool computes_with(int dtype)
+{
+    return dtype == dtype_f32 || dtype == dtype_bf16 || dtype == dtype_f16;
+}
+
 /// Eight elements as f32, by loads of 16 bytes.
 template <int DTYPE> GPU_INLINE void load_vector(float (&to)[VECTOR], const char *from)
 {
-    static_assert(DTYPE == dtype_f32 || DTYPE == dtype_bf16, "no kernels for this type");
+    static_assert(computes_with(DTYPE), "no kernels for this type");
     gpu::Words first = *(const gpu::Words *)from;
     if (DTYPE == dtype_f32) {
         gpu::Words second = ((const gpu::Words *)from)[1];
@@ -36,33 +57,33 @@ template <int DTYPE> GPU_INLINE void load_vector(float (&to)[VECTOR], const char
         const uint32_t words[VECTOR / 2] = {first.x, first.y, first.z, first.w};
         GPU_UNROLL for (int i = 0; i < VECTOR / 2; i++)
         {
-            to[2 * i] = bf16_low(words[i]);
-            to[2 * i + 1] = bf16_high(words[i]);
+            to[2 * i] = low_of<DTYPE>(words[i]);
+            to[2 * i + 1] = high_of<DTYPE>(words[i]);
         }
     }
 }
 
 template <int DTYPE> GPU_INLINE void store_vector(char *to, const float (&from)[VECTOR])
 {
-    static_assert(DTYPE == dtype_f32 || DTYPE == dtype_bf16, "no kernels for this type");
+    static_assert(computes_with(DTYPE), "no kernels for this type");
     if (DTYPE == dtype_f32) {
         ((gpu::Words *)to)[0] = {gpu::bits(from[0]), gpu::bits(from[1]), gpu::bits(from[2]), gpu::bits(from[3])};
         ((gpu::Words *)to)[1] = {gpu::bits(from[4]), gpu::bits(from[5]), gpu::bits(from[6]), gpu::bits(from[7])};
     } else {
-        *(gpu::Words *)to = {gpu::bf16_pair(from[0], from[1]), gpu::bf16_pair(from[2], from[3]),
-                             gpu::bf16_pair(from[4], from[5]), gpu::bf16_pair(from[6], from[7])};
+        *(gpu::Words *)to = {pair_of<DTYPE>(from[0], from[1]), pair_of<DTYPE>(from[2], from[3]),
+                             pair_of<DTYPE>(from[4], from[5]), pair_of<DTYPE>(from[6], from[7])};
     }
 }
 
 /// Rounds to a type and back.
 template <int DTYPE> GPU_INLINE void round_vector(float (&values)[VECTOR])
 {
-    if (DTYPE == dtype_bf16)
+    if (DTYPE == dtype_bf16 || DTYPE == dtype_f16)
         GPU_UNROLL for (int i = 0; i < VECTOR; i += 2)
         {
-            const uint32_t pair = gpu::bf16_pair(values[i], values[i + 1]);
-            values[i] = bf16_low(pair);
-            values[i + 1] = bf16_high(pair);
+            const uint32_t pair = pair_of<DTYPE>(values[i], values[i + 1]);
+            values[i] = low_of<DTYPE>(pair);
+            values[i + 1] = high_of<DTYPE>(pair);
         }
 }
 
@@ -73,8 +94,15 @@ template <int DTYPE> GPU_INLINE void store_pair(char *to, float first, float sec
         ((float *)to)[0] = first;
         ((float *)to)[1] = second;
     } else {
-        *(uint32_t *)to = gpu::bf16_pair(first, second);
+        *(uint32_t *)to = pair_of<DTYPE>(first, second);
     }
+}
+
+GPU_INLINE float e4m3_value(uint32_t code)
+{
+    const uint32_t rest = code & 0x7f, sign = (code & 0x80) << 24;
+    const uint32_t value = gpu::bits(gpu::number(rest << 20) * 0x1p120f);
+    return gpu::number((rest == 0x7f ? 0x7fc00000u : value) | sign);
 }
 
 /// e^x: x = n ln 2 + r, the Taylor series of e^r to r^7, 2^n in two factors; NaN stays.

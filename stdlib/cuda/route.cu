@@ -13,8 +13,11 @@
 // A score is one chain of multiply-adds over k, as on the CPU. Keys are the bits of a score (plus selection bias), ordered
 // as integers: the choice is exact, equal scores go to the lower id, NaN ranks below everything.
 //
+// Noise on the choice is a function of seed, layer, rank, token and expert, the CPU's bit by bit.
+//
 // Constants from the compiler: HIDDEN, EXPERTS, CHOICES, SCORE, NORMALIZE, SOURCE (x), GROUPS, GROUPS_KEPT, GROUP_SCORE,
-// BIASES, SCALE, BIAS_NUMBER, LOGIT_BIAS_NUMBER; THREADS, TOKENS, EXPERT_TILE, SHARED_BYTES.
+// BIASES, SCALE, BIAS_NUMBER, LOGIT_BIAS_NUMBER, TEMPERATURE (of cosine scores), NOISE (a factor; 0: none), SEED; THREADS,
+// TOKENS, EXPERT_TILE, SHARED_BYTES.
 #include "numbers.h"
 
 constexpr int WARPS = THREADS / gpu::WARP, OWN = TOKENS / WARPS;
@@ -35,7 +38,7 @@ struct Memory {
 };
 static_assert(sizeof(Memory) <= SHARED_BYTES, "the compiler counts the same memory");
 
-/// The least number that the sum of chosen scores is taken for, ERNIE's way; NaN stays.
+/// The least number that the sum of chosen scores, ERNIE's way, or a vector's length is taken for; NaN stays.
 constexpr float LEAST_SUM = 1e-12f;
 
 GPU_INLINE int key_of(float score)
@@ -135,11 +138,23 @@ GPU_INLINE void add_products(float &sum, const float *x, const float *w)
     sum = gpu::fma(gpu::number(a.w), gpu::number(b.w), sum);
 }
 
+GPU_INLINE void add_squares(float &sum, const float *x)
+{
+    add_products(sum, x, x);
+}
+
+/// factor / |v|, from the sum of v's squares.
+GPU_INLINE float over_norm(float factor, float squares)
+{
+    const float norm = gpu::square_root(squares);
+    return factor / (norm < LEAST_SUM ? LEAST_SUM : norm);
+}
+
 /// The logits of a tile of experts, for the block's tokens.
 GPU_INLINE void score_tile(Memory &memory, const char *x, const char *w, int64_t tokens, int first)
 {
     const int experts = EXPERTS - first < EXPERT_TILE ? EXPERTS - first : EXPERT_TILE;
-    float sums[OWN][EACH] = {};
+    float sums[OWN][EACH] = {}, token_squares[OWN] = {}, expert_squares[EACH] = {};
     GPU_ROLLED for (int64_t k = 0; k < HIDDEN; k += K_STEP)
     {
         const int width = HIDDEN - k < K_STEP ? (int)(HIDDEN - k) : K_STEP;
@@ -156,11 +171,55 @@ GPU_INLINE void score_tile(Memory &memory, const char *x, const char *w, int64_t
                         if (gpu::warp() * OWN + t < tokens)
                             add_products(sums[t][e], memory.x[gpu::warp() * OWN + t] + i, memory.w[expert] + i);
             }
+        for (int i = 0; i < width && SCORE == score_cosine; i += 4) {
+            GPU_UNROLL for (int e = 0; e < EACH; e++)
+                if (e * gpu::WARP + gpu::lane() < experts)
+                    add_squares(expert_squares[e], memory.w[e * gpu::WARP + gpu::lane()] + i);
+            GPU_UNROLL for (int t = 0; t < OWN; t++)
+                if (gpu::warp() * OWN + t < tokens)
+                    add_squares(token_squares[t], memory.x[gpu::warp() * OWN + t] + i);
+        }
     }
     GPU_UNROLL for (int t = 0; t < OWN; t++)
         GPU_UNROLL for (int e = 0; e < EACH; e++)
-            if (e * gpu::WARP + gpu::lane() < experts)
-                memory.scores[gpu::warp() * OWN + t][first + e * gpu::WARP + gpu::lane()] = sums[t][e];
+        {
+            if (e * gpu::WARP + gpu::lane() >= experts)
+                continue;
+            if (SCORE == score_cosine)
+                sums[t][e] = sums[t][e] * over_norm(1, token_squares[t]) * over_norm(TEMPERATURE, expert_squares[e]);
+            memory.scores[gpu::warp() * OWN + t][first + e * gpu::WARP + gpu::lane()] = sums[t][e];
+        }
+}
+
+// ---------------------------------------------------------------------------------------------------------- the noise
+
+/// A permutation of 32-bit numbers in which every bit of the result depends on every bit of the number.
+GPU_INLINE uint32_t mixed(uint32_t x)
+{
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+GPU_INLINE uint32_t noise_of_token(const Launch &args, int64_t token)
+{
+    uint32_t x = mixed((uint32_t)SEED * MOE_NOISE_STEP + 1);
+    x = mixed(x ^ (uint32_t)args.k.n[3]); // layer
+    x = mixed(x ^ (uint32_t)args.k.n[2]); // rank
+    return mixed(x ^ (uint32_t)(args.k.n[1] + token));
+}
+
+/// A sum of uniform numbers, with NOISE for the deviation of one.
+GPU_INLINE float noise_of_expert(uint32_t of_token, int expert)
+{
+    const uint32_t x = mixed(of_token ^ (uint32_t)expert * MOE_NOISE_STEP);
+    uint32_t sum = 0;
+    GPU_UNROLL for (uint32_t i = 0; i < MOE_NOISE_WORDS; i++)
+    {
+        const uint32_t word = mixed(x + i * MOE_NOISE_STEP);
+        sum += (word & 0xffff) + (word >> 16);
+    }
+    return ((float)sum - 65535.0f * MOE_NOISE_WORDS) * NOISE;
 }
 
 // -------------------------------------------------------------------------------------------------------- the choice
@@ -201,21 +260,23 @@ GPU_INLINE float sparse_weight(const float *scores, const int *keys, float best)
 }
 
 /// From logits to scores to keys; a lane has its own experts.
-GPU_INLINE void rank_experts(const Launch &args, float *scores, int *keys)
+GPU_INLINE void rank_experts(const Launch &args, float *scores, int *keys, int64_t token)
 {
     const float *bias = HAS_BIAS ? (const float *)args.k.p[ROUTE_ARGS] : nullptr;
     const float *logit_bias = HAS_LOGIT_BIAS ? (const float *)args.k.p[ROUTE_ARGS + (HAS_BIAS ? 1 : 0)] : nullptr;
     if (HAS_LOGIT_BIAS || LOGIT_BIAS_NUMBER != 0)
         each_own(EXPERTS, [&](int i) { scores[i] += HAS_LOGIT_BIAS ? logit_bias[i] : LOGIT_BIAS_NUMBER; });
-    if (SCORE == score_softmax) {
+    if (SCORE == score_softmax || SCORE == score_cosine) {
         const float sum = exponentials(scores, EXPERTS);
         each_own(EXPERTS, [&](int i) { scores[i] /= sum; });
     } else if (SCORE == score_sigmoid) {
         each_own(EXPERTS, [&](int i) { scores[i] = sigmoid(scores[i], 1.0f); });
     }
+    const uint32_t noise = NOISE > 0 ? noise_of_token(args, token) : 0;
     each_own(EXPERTS, [&](int i) {
         const bool biased = HAS_BIAS || BIAS_NUMBER != 0;
-        keys[i] = key_of(biased ? scores[i] + (HAS_BIAS ? bias[i] : BIAS_NUMBER) : scores[i]);
+        const float score = biased ? scores[i] + (HAS_BIAS ? bias[i] : BIAS_NUMBER) : scores[i];
+        keys[i] = key_of(NOISE > 0 ? score + noise_of_expert(noise, i) : score);
     });
 }
 
@@ -225,7 +286,7 @@ GPU_INLINE void choose(const Launch &args, float *scores, int *keys, float *chos
     int32_t *ids = (int32_t *)args.k.p[ROUTE_IDS] + token * CHOICES;
     float *weights = (float *)args.k.p[ROUTE_WEIGHTS] + token * CHOICES;
     float sum = 0;
-    rank_experts(args, scores, keys);
+    rank_experts(args, scores, keys, token);
     if (GROUPS_KEPT < GROUPS)
         keep_groups(keys, group_keys);
     gpu::sync_warp(); // scores of any expert may be read from here on

@@ -1,5 +1,5 @@
 // The matrix product that the expert kernels share, by mma.sync: BLOCK_M rows of A times BLOCK_N rows of B, both with k
-// along the row, bf16 in and f32 sums. A block of 128 threads; its warps lie 2 x 2 over the tile.
+// along the row, bf16 or f16 (DTYPE) in and f32 sums. A block of 128 threads; its warps lie 2 x 2 over the tile.
 //
 //   global memory                      shared memory, STAGES slots                      registers
 //   A [rows][k] ---- cp.async ---->  [BLOCK_M][64] | [BLOCK_N][64]  --- ldmatrix --->  mma.sync, sums f32
@@ -56,13 +56,21 @@ template <int ROWS_OF_TILE> GPU_INLINE void copy_rows_of(char *to, const Rows &r
     }
 }
 
-/// One slot: four steps of k 16. A warp's columns are blocks of 8 rows of B from `column` on; the second half of them
-/// lies `apart` rows further.
-template <int MS, int NS>
-GPU_INLINE void multiply_slot(Sums<MS, NS> &sums, const char *a, const char *b, int row, int column, int apart)
+template <int MS, int NS> GPU_INLINE void clear_sums(Sums<MS, NS> &sums)
+{
+    GPU_UNROLL for (int m = 0; m < MS; m++)
+        GPU_UNROLL for (int n = 0; n < NS; n++)
+            GPU_UNROLL for (int i = 0; i < 4; i++) sums.at[m][n][i] = 0;
+}
+
+/// `K` of a slot's k from `k_from` on, in steps of 16. A warp's columns are blocks of 8 rows of B from `column` on; the second
+/// half of them lies `apart` rows further.
+template <int MS, int NS, int K = SLICE>
+GPU_INLINE void multiply_slot(Sums<MS, NS> &sums, const char *a, const char *b, int row, int column, int apart,
+                              int k_from = 0)
 {
     const int lane = gpu::lane();
-    GPU_UNROLL for (int k = 0; k < SLICE / 16; k++)
+    GPU_UNROLL for (int k = k_from / 16; k < (k_from + K) / 16; k++)
     {
         uint32_t left[MS][4], right[NS / 2][4];
         GPU_UNROLL for (int m = 0; m < MS; m++)
@@ -74,7 +82,8 @@ GPU_INLINE void multiply_slot(Sums<MS, NS> &sums, const char *a, const char *b, 
         }
         GPU_UNROLL for (int m = 0; m < MS; m++)
             GPU_UNROLL for (int n = 0; n < NS; n++)
-                gpu::multiply_bf16(sums.at[m][n], left[m], right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
+                gpu::multiply<DTYPE == dtype_f16>(sums.at[m][n], left[m], right[n / 2][n % 2 * 2],
+                                                  right[n / 2][n % 2 * 2 + 1]);
     }
 }
 
@@ -85,9 +94,7 @@ GPU_INLINE void multiply(Sums<MS, NS> &sums, const Rows &a, const Rows &b, int64
 {
     constexpr int A_BYTES = BLOCK_M * ROW_BYTES, SLOT_BYTES = A_BYTES + BLOCK_N * ROW_BYTES;
     const int steps = (int)((k_end + SLICE - 1) / SLICE);
-    GPU_UNROLL for (int m = 0; m < MS; m++)
-        GPU_UNROLL for (int n = 0; n < NS; n++)
-            GPU_UNROLL for (int i = 0; i < 4; i++) sums.at[m][n][i] = 0;
+    clear_sums(sums);
     gpu::sync_block();
     GPU_UNROLL for (int s = 0; s < STAGES - 1; s++)
     {

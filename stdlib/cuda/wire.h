@@ -21,13 +21,6 @@ GPU_INLINE uint32_t e4m3_of(float value)
     return value != value ? 0x7fu : code;
 }
 
-GPU_INLINE float e4m3_value(uint32_t code)
-{
-    const uint32_t rest = code & 0x7f, sign = (code & 0x80) << 24;
-    const uint32_t value = gpu::bits(gpu::number(rest << 20) * 0x1p120f);
-    return gpu::number((rest == 0x7f ? 0x7fc00000u : value) | sign);
-}
-
 /// Eight elements of a row in any format, as f32. A code as moe_wire_code makes it.
 template <int64_t FORMAT, int64_t WIDTH_OF_ROW> GPU_INLINE void load_wire(float (&to)[VECTOR], const char *row, int64_t column)
 {

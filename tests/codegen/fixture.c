@@ -1,4 +1,6 @@
 // Shared helpers of the code generation tests (fixture.h).
+#include "runtime/weights/pack.h"
+#include "runtime/weights/safetensors.h"
 #include "tests/codegen/fixture.h"
 
 #include <math.h>
@@ -228,12 +230,63 @@ double relative_error(const double *expected, const double *got, int64_t count)
 
 static void make_biases(struct layer *l, const char *level);
 
+/// Random codes with scales, packed; `values`: the numbers that they stand for, [blocks][rows][cols] of f32.
+static void *pack_random_codes(struct rng *rng, const struct plan_param *param, int64_t blocks, float *values)
+{
+    static const float e2m1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    bool fp4 = param->dtype == dtype_mxfp4;
+    int64_t size = param->rows * param->cols, across = (param->cols + param->block_cols - 1) / param->block_cols;
+    int64_t scale_count = (param->rows + param->block_rows - 1) / param->block_rows * across;
+    uint8_t *codes = block(size), *powers = block(scale_count), *packed = block(param->bytes * blocks);
+    float *scales = block(scale_count * 4);
+    void *scratch = block((int64_t)pack_scratch_bytes(param));
+    struct pack_source source = {.data = codes,
+                                 .dtype = fp4 ? "U8" : "F8_E4M3",
+                                 .rows = param->rows,
+                                 .scales = fp4 ? (const void *)powers : scales,
+                                 .scale_dtype = fp4 ? "F8_E8M0" : "F32",
+                                 .scale_row_step = across,
+                                 .scale_col_step = 1};
+    for (int64_t b = 0; b < blocks; b++) {
+        for (int64_t i = 0; i < scale_count; i++) {
+            powers[i] = (uint8_t)(122 + (int)((random_float(rng) + 1) * 2));
+            scales[i] = fp4 ? ldexpf(1, powers[i] - 127) : 0.0005f + fabsf(random_float(rng)) / 800;
+        }
+        memset(codes, 0, (size_t)size);
+        for (int64_t i = 0; i < size; i++) {
+            uint8_t code = (uint8_t)((random_float(rng) + 1) * 127.99f);
+            float value = e2m1[code & 7], scale = scales[i / param->cols / param->block_rows * across +
+                                                         i % param->cols / param->block_cols];
+            code = !fp4 && (code & 0x7f) == 0x7f ? 0 : code; // no NaN
+            if (!fp4)
+                elements_to_f32("F8_E4M3", &code, &value, 1);
+            codes[fp4 ? i / 2 : i] |= (uint8_t)(fp4 ? (code & 15) << (i % 2 * 4) : code);
+            values[b * size + i] = (fp4 && code & 8 ? -value : value) * scale;
+        }
+        pack_block(param, &source, 1, scratch, packed + b * param->bytes);
+    }
+    free(codes), free(powers), free(scales), free(scratch);
+    return packed;
+}
+
 static void *random_block(struct rng *rng, int64_t count, uint32_t dtype, double scale)
 {
     void *values = block(count * number_bytes(dtype));
     for (int64_t i = 0; i < count; i++)
         put_number(values, i, dtype, (float)(random_float(rng) * scale));
     return values;
+}
+
+/// Weights of `param`, their numbers in `*numbers`.
+static void *make_weights(struct layer *l, struct rng *rng, const struct plan_param *param, void **numbers)
+{
+    int64_t count = l->experts * param->rows * param->cols;
+    if (dtype_quantised(param->dtype)) {
+        *numbers = block(count * 4);
+        return pack_random_codes(rng, param, l->experts, *numbers);
+    }
+    *numbers = random_block(rng, count, l->dtype, 4 / sqrt((double)param->cols));
+    return pack(param, *numbers, l->experts);
 }
 
 // every row chooses `choices` distinct experts, a run of them from a random one on; some experts stay empty
@@ -279,19 +332,28 @@ void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned 
                         .plain = (form & LAYER_PLAIN) != 0};
     int64_t outputs = l->plain ? l->f : 2 * l->f; // of the first matrix
     int64_t size = number_bytes(l->dtype), capacity = l->rows * l->choices + 1;
-    struct plan_param up = {.per_expert = true, .declared = l->dtype, .rows = outputs, .cols = l->h, .halves = !l->plain};
-    struct plan_param down = {.per_expert = true, .declared = l->dtype, .rows = l->h, .cols = l->f};
+    uint32_t codes = form & LAYER_E4M3 ? dtype_fp8_e4m3 : form & LAYER_MXFP4 ? dtype_mxfp4 : dtype_none;
+    uint32_t stored = codes ? codes : l->dtype;
+    struct plan_param up = {.per_expert = true, .declared = stored, .rows = outputs, .cols = l->h, .halves = !l->plain};
+    struct plan_param down = {.per_expert = true, .declared = stored, .rows = l->h, .cols = l->f};
+    if (codes) {
+        up.operand = down.operand = l->dtype;
+        up.block_rows = down.block_rows = codes == dtype_mxfp4 ? 1 : 64;
+        up.block_cols = down.block_cols = codes == dtype_mxfp4 ? 32 : 48;
+        up.scale_run = down.scale_run = 1;
+    }
     level_choose_layout(level, &up);
     level_choose_layout(level, &down);
+    l->numbers = codes ? dtype_f32 : l->dtype;
+    l->up_param = up;
+    l->down_param = down;
     l->a_stride = moe_row_stride(l->h, size);
     l->hidden_stride = moe_row_stride(l->f, size);
     l->acc_stride = (l->h + down.panel - 1) / down.panel * down.panel * 4;
     l->y_stride = l->h * number_bytes(l->result) + 16;
     l->x = random_block(&rng, l->rows * l->h, l->dtype, 1);
-    l->up = random_block(&rng, l->experts * outputs * l->h, l->dtype, 4 / sqrt((double)l->h));
-    l->down = random_block(&rng, l->experts * l->h * l->f, l->dtype, 4 / sqrt((double)l->f));
-    l->packed_up = pack(&up, l->up, l->experts);
-    l->packed_down = pack(&down, l->down, l->experts);
+    l->packed_up = make_weights(l, &rng, &up, &l->up);
+    l->packed_down = make_weights(l, &rng, &down, &l->down);
     l->a = block(capacity * l->a_stride);
     l->hidden = block(capacity * l->hidden_stride);
     l->acc = block(l->rows * l->acc_stride);
@@ -360,11 +422,12 @@ static double activation_of(uint32_t activation, double gate, double up)
     }
 }
 
-static double dot(const void *a, int64_t a_at, const void *b, int64_t b_at, int64_t count, uint32_t dtype)
+/// x[row] . up[of]
+static double dot(const struct layer *l, int64_t row, int64_t of)
 {
     double sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        sum += get_number(a, a_at + i, dtype) * get_number(b, b_at + i, dtype);
+    for (int64_t i = 0; i < l->h; i++)
+        sum += get_number(l->x, row * l->h + i, l->dtype) * get_number(l->up, of * l->h + i, l->numbers);
     return sum;
 }
 
@@ -376,14 +439,14 @@ double *layer_reference(const struct layer *l, uint32_t activation)
             int64_t row = l->pair_row[pair], up = e * (l->plain ? 1 : 2) * l->f;
             for (int64_t j = 0; j < l->f; j++) {
                 int64_t gate = up + j, value = up + l->f + j;
-                double g = dot(l->x, row * l->h, l->up, gate * l->h, l->h, l->dtype) + (l->b_up ? (double)l->b_up[gate] : 0);
-                double u = l->plain ? 1 : dot(l->x, row * l->h, l->up, value * l->h, l->h, l->dtype);
+                double g = dot(l, row, gate) + (l->b_up ? (double)l->b_up[gate] : 0);
+                double u = l->plain ? 1 : dot(l, row, value);
                 hidden[j] = activation_of(activation, g, u + (l->b_up && !l->plain ? (double)l->b_up[value] : 0));
             }
             for (int64_t c = 0; c < l->h; c++) {
                 double sum = l->b_down ? (double)l->b_down[e * l->h + c] : 0;
                 for (int64_t j = 0; j < l->f; j++)
-                    sum += hidden[j] * get_number(l->down, (e * l->h + c) * l->f + j, l->dtype);
+                    sum += hidden[j] * get_number(l->down, (e * l->h + c) * l->f + j, l->numbers);
                 y[row * l->h + c] += (double)l->pair_weight[pair] * sum;
             }
         }

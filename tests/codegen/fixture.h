@@ -52,6 +52,8 @@ double relative_error(const double *expected, const double *got, int64_t count);
 struct layer {
     int64_t h, f, experts, rows, choices, pair_count;
     uint32_t dtype, result;
+    uint32_t numbers; // dtype of up and down: that of the rows, or, of what codes stand for, f32
+    struct plan_param up_param, down_param; // how they are packed
     int64_t a_stride, hidden_stride, acc_stride;
     void *x, *up, *down; // plain: x[rows][h], up[experts][2f][h], down[experts][h][f]
     bool plain; // up[experts][f][h], no gate
@@ -71,7 +73,8 @@ struct layer_shape {
     int64_t h, f, experts, rows, choices;
     uint32_t dtype, result;
 };
-enum layer_form { LAYER_PLAIN = 1, LAYER_BIASED = 2 }; // without a gate; with biases
+// Without a gate; with biases; weights are E4M3 in blocks of 64 x 48, or MXFP4, instead of the rows' type.
+enum layer_form { LAYER_PLAIN = 1, LAYER_BIASED = 2, LAYER_E4M3 = 4, LAYER_MXFP4 = 8 };
 
 void layer_init(struct layer *layer, const struct layer_shape *shape, const char *level, uint64_t seed);
 void layer_init_form(struct layer *layer, const struct layer_shape *shape, unsigned form, const char *level, uint64_t seed);

@@ -50,7 +50,7 @@ static void product_init(struct product *p, const char *level, uint32_t dtype, u
                                      .block_rows = fp4 ? 1 : 64,
                                      .block_cols = fp4 ? 32 : 128,
                                      .scale_run = run};
-    CU_ASSERT_FATAL(cpu_choose_layout(level, &p->weights));
+    CU_ASSERT_FATAL(level_choose_layout(level, &p->weights));
     p->blocks = (COLS + p->weights.block_cols - 1) / p->weights.block_cols;
     p->codes = block(ROWS * COLS);
     p->scales = block(ROWS * p->blocks * 4);
@@ -149,12 +149,17 @@ static void check_product(const char *level, uint32_t dtype, uint32_t operand, i
     product_free(&p);
 }
 
+static bool on_cuda(const char *level)
+{
+    return level && !strncmp(level, "cuda:", 5);
+}
+
 static void test_products(void)
 {
-    static const char *const levels[] = {"v2", "v3", "v4", "bf16"};
+    static const char *const levels[] = {"v2", "v3", "v4", "bf16", "cuda:sm_80"};
     static const uint32_t operands[] = {dtype_f32, dtype_bf16, dtype_f16};
-    for (size_t l = 0; l < 4 && cpu_level_runs_here(levels[l]); l++)
-        for (size_t o = 0; o < 3; o++) {
+    for (size_t l = 0; l < sizeof levels / sizeof *levels; l++)
+        for (size_t o = on_cuda(levels[l]); o < 3 && level_runs_here(levels[l]); o++) { // no f32 on tensor cores
             check_product(levels[l], dtype_fp8_e4m3, operands[o], 16);
             check_product(levels[l], dtype_fp8_e4m3, operands[o], 1);
             check_product(levels[l], dtype_mxfp4, operands[o], 1);
@@ -164,12 +169,21 @@ static void test_products(void)
 /// Every code, NaN among them, reaches its own output alone and exactly; so do scales at their limits.
 static void test_codes_are_exact(void)
 {
-    static const uint32_t operands[] = {dtype_f32, dtype_bf16};
-    for (size_t o = 0; o < 4; o++) {
-        bool fp4 = o / 2;
+    static const struct {
+        const char *level; // NULL: this machine's best
+        bool fp4;
+        uint32_t operand;
+    } cases[] = {{NULL, false, dtype_f32},         {NULL, false, dtype_bf16}, {NULL, true, dtype_f32}, {NULL, true, dtype_bf16},
+                 {"cuda:sm_80", false, dtype_bf16}, {"cuda:sm_80", false, dtype_f16}, {"cuda:sm_80", true, dtype_bf16}};
+    for (size_t o = 0; o < sizeof cases / sizeof *cases; o++) {
+        bool fp4 = cases[o].fp4;
+        const char *level = cases[o].level;
+        uint32_t operand = cases[o].operand;
         struct product p;
         struct code code;
-        product_init(&p, NULL, fp4 ? dtype_mxfp4 : dtype_fp8_e4m3, operands[o % 2], 1);
+        if (level && !level_runs_here(level))
+            continue;
+        product_init(&p, level, fp4 ? dtype_mxfp4 : dtype_fp8_e4m3, operand, 1);
         for (int i = 0; i < ROWS * (fp4 ? COLS / 2 : COLS); i++)
             p.codes[i] = (uint8_t)(fp4 ? i % COLS * 2 % 16 | (i % COLS * 2 + 1) % 16 << 4 : i % 256 - (i % 128 == 127 && i / COLS % 4));
         if (fp4) {
@@ -181,14 +195,14 @@ static void test_codes_are_exact(void)
         product_pack(&p);
         uint8_t *x = block(MOST_TOKENS * COLS * 4);
         float y[MOST_TOKENS * ROWS];
-        int64_t size = number_bytes(operands[o % 2]);
+        int64_t size = number_bytes(operand);
         for (int64_t t = 0; t < MOST_TOKENS; t++) // token t picks column 4 t
-            put_number(x, t * COLS + t * 4, operands[o % 2], 1);
+            put_number(x, t * COLS + t * 4, operand, 1);
         code_init(&code);
-        int64_t n[] = {COLS, ROWS, operands[o % 2], dtype_f32, COLS * size, 128 * 4, 0, 0, p.weights.dtype, p.weights.block_cols,
+        int64_t n[] = {COLS, ROWS, operand, dtype_f32, COLS * size, 128 * 4, 0, 0, p.weights.dtype, p.weights.block_cols,
                        p.weights.scales};
         code_add(&code, kernel_role_mlp_down, n, 11, 1);
-        CU_ASSERT_FATAL(code_generate(&code, NULL));
+        CU_ASSERT_FATAL(code_generate(&code, level));
         run_down(&code, &p, x, MOST_TOKENS, y);
         int wrong = 0, nans = 0;
         for (int64_t r = 0; r < ROWS; r++) {

@@ -543,8 +543,7 @@ static void test_gate(void)
         for (int64_t width = 8; width <= 136 && level_runs_here(level_names[level]); width += 64) {
             check_gate(width, dtype_f32, dtype_f32, level_names[level]);
             check_gate(width, dtype_bf16, dtype_bf16, level_names[level]);
-            if (strncmp(level_names[level], "cuda", 4) != 0) // has no f16 yet
-                check_gate(width, dtype_f16, dtype_f32, level_names[level]);
+            check_gate(width, dtype_f16, dtype_f32, level_names[level]);
         }
 }
 

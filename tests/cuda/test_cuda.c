@@ -31,6 +31,9 @@ struct expert_case {
     uint32_t activation;
 };
 
+/// The constants that say how a kernel's weights are stored.
+#define STORED(param) dtype_quantised((param).dtype) ? (param).dtype : dtype_none, (param).block_cols, (param).scales
+
 static bool layer_code(struct code *code, const struct layer *l, const struct expert_case *c, int blocks)
 {
     int64_t form = (l->plain ? MLP_PLAIN : 0) | (l->b_up ? MLP_HAS_BIAS : 0);
@@ -38,11 +41,15 @@ static bool layer_code(struct code *code, const struct layer *l, const struct ex
     code->host = (struct host_options){.checked = true, .seed = (uint64_t)blocks * 7 + 1, .most_blocks = blocks};
     code_add(code, kernel_role_copy_rows, (int64_t[]){l->h, l->dtype, l->dtype}, 3, 1);
     uint32_t up = code_add(code, kernel_role_mlp_up,
-                           (int64_t[]){l->h, l->f, c->activation, l->dtype, l->a_stride, l->hidden_stride, 0, form}, 8, 1);
+                           (int64_t[]){l->h, l->f, c->activation, l->dtype, l->a_stride, l->hidden_stride, 0, form,
+                                       STORED(l->up_param)},
+                           11, 1);
     ROW(&code->plan, plan_kernel, up)->alpha = LAYER_ALPHA;
     ROW(&code->plan, plan_kernel, up)->limit = LAYER_LIMIT;
     code_add(code, kernel_role_mlp_down,
-             (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, 0, form & MLP_HAS_BIAS}, 8, 1);
+             (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, 0, form & MLP_HAS_BIAS,
+                         STORED(l->down_param)},
+             11, 1);
     return code_generate(code, chip);
 }
 
@@ -110,7 +117,8 @@ static void check_experts(const struct expert_case *c)
     layer_free(&again);
 }
 
-// Sizes around tiles of 64 pairs, 64 features and columns, slices of 64; experts without a pair.
+// Sizes around tiles of 64 pairs, 64 features and columns, slices of 64; experts without a pair; one pair; codes whose blocks
+// of 48 columns straddle the slices, and end partial.
 static void test_experts(void)
 {
     static const struct expert_case cases[] = {
@@ -122,6 +130,10 @@ static void test_experts(void)
         {{72, 40, 2, 0, 1, dtype_bf16, dtype_f32}, 0, activation_silu},
         {{56, 104, 5, 70, 2, dtype_bf16, dtype_f32}, LAYER_PLAIN, activation_gelu_tanh},
         {{264, 200, 4, 9, 2, dtype_bf16, dtype_bf16}, LAYER_PLAIN | LAYER_BIASED, activation_relu},
+        {{72, 136, 3, 67, 2, dtype_f16, dtype_f16}, 0, activation_silu},
+        {{200, 72, 5, 66, 2, dtype_bf16, dtype_f32}, LAYER_E4M3, activation_silu},
+        {{136, 200, 2, 1, 1, dtype_f16, dtype_f32}, LAYER_PLAIN | LAYER_BIASED | LAYER_E4M3, activation_gelu_tanh},
+        {{160, 96, 4, 70, 2, dtype_bf16, dtype_bf16}, LAYER_BIASED | LAYER_MXFP4, activation_clamped_silu},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && level_runs_here(chip); i++)
         check_experts(&cases[i]);
@@ -219,6 +231,11 @@ static void test_rows(void)
 {
     static const int64_t widths[] = {8, 72, WIDTH_MOST};
     static const uint32_t types[] = {dtype_f32, dtype_bf16};
+    static const uint32_t halves[][2] = {{dtype_f16, dtype_f16}, {dtype_f32, dtype_f16}, {dtype_f16, dtype_bf16}};
+    for (int pair = 0; pair < 3 && level_runs_here(chip); pair++) {
+        compare_rows(kernel_role_copy_rows, (int64_t[9]){72, halves[pair][0], halves[pair][1]}, halves[pair][0], halves[pair][1]);
+        compare_rows(kernel_role_merge, (int64_t[9]){72, halves[pair][0], halves[pair][1]}, halves[pair][0], halves[pair][1]);
+    }
     for (size_t w = 0; w < sizeof widths / sizeof *widths && level_runs_here(chip); w++)
         for (int pair = 0; pair < 4; pair++) {
             int64_t width = widths[w];
@@ -355,6 +372,7 @@ static void test_models(void)
     compare_model("qwen2-moe-tiny", 1);
     compare_model("qwen3-moe-tiny", 0);
     compare_model("deepseek-v3-tiny", 2);
+    compare_model("deepseek-v3-fp8-tiny", 2);
     printf("\n");
     no_reports("models");
 }

@@ -132,7 +132,7 @@ static bool choose_codes(const struct cpu_level *level, struct plan_param *param
     param->group = (param->split ? 2 : 1) * (dtype == dtype_mxfp4 ? 2 : 1);
     bool alike = dtype != dtype_mxfp4 && param->scale_run % level->lanes == 0;
     param->scales = alike ? PANEL_VECTORS : param->panel;
-    param->bytes = plan_panels(param) * plan_panel_bytes(param);
+    param->bytes = plan_packed_bytes(param);
     return true;
 }
 

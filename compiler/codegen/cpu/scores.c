@@ -107,7 +107,7 @@ static LLVMValueRef step_number(struct emit *e, unsigned number) // of moe_kargs
 LLVMValueRef noise_of_token(struct emit *e, int64_t seed, LLVMValueRef token)
 {
     unsigned lanes = e->level->lanes;
-    LLVMValueRef x = mixed(e, splat_i32(e, (uint32_t)seed * NOISE_STEP + 1, lanes), lanes);
+    LLVMValueRef x = mixed(e, splat_i32(e, (uint32_t)seed * MOE_NOISE_STEP + 1, lanes), lanes);
     x = mixed_with(e, x, step_number(e, 3), lanes); // layer
     x = mixed_with(e, x, step_number(e, 2), lanes); // rank
     return mixed_with(e, x, LLVMBuildAdd(e->builder, step_number(e, 1), token, ""), lanes);
@@ -121,13 +121,13 @@ LLVMValueRef noise_of_experts(struct emit *e, LLVMValueRef token, LLVMValueRef i
     for (unsigned i = 0; i < lanes; i++)
         ids[i] = const_i32(e, i);
     LLVMValueRef id = LLVMBuildAdd(b, splat(e, LLVMBuildTrunc(b, index, e->i32, ""), lanes), LLVMConstVector(ids, lanes), "");
-    LLVMValueRef x = mixed(e, LLVMBuildXor(b, token, LLVMBuildMul(b, id, splat_i32(e, NOISE_STEP, lanes), ""), ""), lanes);
-    for (uint32_t i = 0; i < NOISE_WORDS; i++) {
-        LLVMValueRef word = mixed(e, LLVMBuildAdd(b, x, splat_i32(e, i * NOISE_STEP, lanes), ""), lanes);
+    LLVMValueRef x = mixed(e, LLVMBuildXor(b, token, LLVMBuildMul(b, id, splat_i32(e, MOE_NOISE_STEP, lanes), ""), ""), lanes);
+    for (uint32_t i = 0; i < MOE_NOISE_WORDS; i++) {
+        LLVMValueRef word = mixed(e, LLVMBuildAdd(b, x, splat_i32(e, i * MOE_NOISE_STEP, lanes), ""), lanes);
         LLVMValueRef low = LLVMBuildAnd(b, word, splat_i32(e, 0xffff, lanes), "");
         sum = LLVMBuildAdd(b, sum, LLVMBuildAdd(b, low, LLVMBuildLShr(b, word, splat_i32(e, 16, lanes), ""), ""), "");
     }
     LLVMValueRef value = LLVMBuildUIToFP(b, sum, vector_of(e->f32, lanes), ""); // exact: below 2^19
-    value = LLVMBuildFSub(b, value, splat_f32(e, 65535.0 * (double)NOISE_WORDS, lanes), "");
-    return LLVMBuildFMul(b, value, splat_f32(e, deviation / (65536 * sqrt(2 * NOISE_WORDS / 12.0)), lanes), "");
+    value = LLVMBuildFSub(b, value, splat_f32(e, 65535.0 * (double)MOE_NOISE_WORDS, lanes), "");
+    return LLVMBuildFMul(b, value, splat_f32(e, MOE_NOISE_FACTOR(deviation), lanes), "");
 }

@@ -15,7 +15,7 @@
 
 extern char **environ;
 
-static const char *const headers[] = {"device.h", "device_host.h", "numbers.h", "tiles.h",         "rows.h", "wire.h",
+static const char *const headers[] = {"device.h", "device_host.h", "numbers.h", "tiles.h", "codes.h", "rows.h", "wire.h",
                                       "kernels.h", "limits.h",     "words.def", "host/emulator.h", "host/block.h"};
 static const char *const emulator[] = {"host/block.cc", "host/warp.cc", "host/copies.cc", "host/shadow.cc",
                                        "host/report.cc"};

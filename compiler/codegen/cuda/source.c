@@ -24,18 +24,29 @@ const struct cuda_chip *cuda_chip(const char *name)
     return NULL;
 }
 
+/// What codes.h expands: whole steps of 16 k share their scales.
+static bool codes_fit(const struct plan_param *param, uint32_t dtype)
+{
+    bool computes = param->operand == dtype_bf16 || param->operand == dtype_f16;
+    bool blocks = param->block_rows > 0 && param->block_cols > 0 && param->block_cols % 16 == 0 && param->cols % 8 == 0;
+    return computes && blocks && (dtype != dtype_mxfp4 || (param->block_rows == 1 && param->block_cols == 32));
+}
+
 bool cuda_choose_layout(struct plan_param *param)
 {
     uint32_t dtype = param->dtype != dtype_none ? param->dtype : param->per_expert ? param->declared : dtype_f32;
     if (param->vector)
         dtype = dtype_f32;
-    if ((dtype != dtype_f32 && dtype != dtype_bf16) || param->rows <= 0 || param->cols <= 0)
+    bool codes = dtype_quantised(dtype);
+    if (param->rows <= 0 || param->cols <= 0 || (codes ? param->vector || !codes_fit(param, dtype) : !dtype_computes(dtype)))
         return false;
     param->dtype = dtype;
     param->layout = layout_rows;
-    param->panel = param->vector ? 1 : param->halves ? 2 * HALF : COLUMNS;
+    param->panel = param->vector ? 1 : param->halves && !codes ? 2 * HALF : COLUMNS;
     param->group = 1;
-    param->bytes = (param->rows * param->cols * dtype_bytes(dtype) + 63) / 64 * 64;
+    param->split = false;
+    param->scales = codes ? plan_row_scales(param) : 0;
+    param->bytes = plan_round_up(plan_packed_bytes(param), 64);
     return true;
 }
 
@@ -90,7 +101,10 @@ static const struct role roles[kernel_role_words_count] = {
                              {"A_STRIDE", SIZE, 0, 0},
                              {"HIDDEN_STRIDE", SIZE, 0, 0},
                              {"WEIGHTED_INPUT", FLAG, 0, 0},
-                             {"FORM", COUNT_OF, 0, 0}},
+                             {"FORM", COUNT_OF, 0, 0},
+                             WORD_NAMED("CODES", dtype),
+                             {"CODE_BLOCK", COUNT_OF, 0, 0},
+                             {"CODE_SCALES", SIZE, 0, 0}},
                             0,
                             "ALPHA",
                             "LIMIT"},
@@ -101,7 +115,10 @@ static const struct role roles[kernel_role_words_count] = {
                                {"HIDDEN_STRIDE", SIZE, 0, 0},
                                {"ACC_STRIDE", SIZE, 0, 0},
                                {"UNWEIGHTED", FLAG, 0, 0},
-                               {"FORM", COUNT_OF, 0, 0}},
+                               {"FORM", COUNT_OF, 0, 0},
+                               WORD_NAMED("CODES", dtype),
+                               {"CODE_BLOCK", COUNT_OF, 0, 0},
+                               {"CODE_SCALES", SIZE, 0, 0}},
                               0,
                               0,
                               0},
@@ -195,10 +212,10 @@ static bool is_plain(const struct plan_kernel *kernel)
     return kernel->role == kernel_role_mlp_up && (kernel->n[7] & MLP_PLAIN);
 }
 
-/// Rows of the B tile.
+/// Rows of the B tile; fewer for codes, whose sums take twice the registers.
 static int64_t block_n(const struct plan_kernel *kernel)
 {
-    return kernel->role == kernel_role_mlp_up && !is_plain(kernel) ? 2 * HALF : COLUMNS;
+    return kernel->role == kernel_role_mlp_up && !is_plain(kernel) && !kernel->n[8] ? 2 * HALF : COLUMNS;
 }
 
 /// The parameters that the kernel's weights and biases are, with `cols` 1 for biases.
@@ -206,12 +223,28 @@ static struct plan_param weights_of(const struct plan_kernel *kernel, bool biase
 {
     const int64_t *n = kernel->n;
     bool up = kernel->role == kernel_role_mlp_up, gated = up && !is_plain(kernel);
-    struct plan_param param = {.dtype = biases ? dtype_f32 : up ? (uint32_t)n[3] : (uint32_t)n[2],
+    uint32_t operand = up ? (uint32_t)n[3] : (uint32_t)n[2];
+    struct plan_param param = {.dtype = biases ? dtype_f32 : n[8] ? (uint32_t)n[8] : operand,
+                               .operand = operand,
                                .rows = gated ? 2 * n[1] : n[1],
                                .cols = biases ? 1 : n[0],
+                               .block_rows = 1,
+                               .block_cols = n[9],
                                .halves = gated};
     cuda_choose_layout(&param);
     return param;
+}
+
+/// The slots of tiles.h, or of codes.h with the tile that codes are expanded to.
+static int64_t product_bytes(const struct plan_kernel *kernel, const struct plan_param *weights)
+{
+    int64_t b = block_n(kernel), slice = SLICE_BYTES / 2, part = slice;
+    if (!weights->scales)
+        return STAGES * (BLOCK_M + b) * SLICE_BYTES;
+    while (weights->block_cols % part != 0)
+        part /= 2;
+    int64_t codes = slice * dtype_bits(weights->dtype) / 8, scales = slice / part * plan_scale_bytes(weights);
+    return STAGES * (BLOCK_M * SLICE_BYTES + b * (codes + scales)) + b * SLICE_BYTES;
 }
 
 /// Bytes that a kernel of rows reads for one of them, replies once.
@@ -254,11 +287,12 @@ static void put_tiles(struct writer *w, const struct cuda_chip *chip, const stru
         put_count(w, kernel->role == kernel_role_mlp_up ? "FEATURES" : "COLUMNS",
                   kernel->role == kernel_role_mlp_up ? block_n(kernel) / 2 : COLUMNS);
         put_count(w, "STAGES", STAGES);
-        shared = STAGES * (BLOCK_M + block_n(kernel)) * SLICE_BYTES;
-        int64_t columns = least(block_n(kernel), weights_of(kernel, false).rows);
+        struct plan_param weights = weights_of(kernel, false);
+        int64_t columns = least(block_n(kernel), weights.rows);
+        shared = product_bytes(kernel, &weights);
         source->stages = STAGES;
         source->tile_flops = 2 * BLOCK_M * columns * n[0];
-        source->tile_bytes = (BLOCK_M + columns) * n[0] * 2;
+        source->tile_bytes = BLOCK_M * n[0] * 2 + columns * (plan_rows_bytes(&weights) / weights.rows);
     }
     put_count(w, "THREADS", THREADS);
     put_count(w, "SHARED_BYTES", shared);
@@ -269,7 +303,13 @@ static void put_tiles(struct writer *w, const struct cuda_chip *chip, const stru
 
 static bool computes(int64_t dtype)
 {
-    return dtype == dtype_f32 || dtype == dtype_bf16;
+    return dtype > 0 && dtype_computes((uint32_t)dtype);
+}
+
+/// What tensor cores multiply.
+static bool multiplies(int64_t dtype)
+{
+    return dtype == dtype_bf16 || dtype == dtype_f16;
 }
 
 /// Operands of a row operator that are rows, and its result.
@@ -317,23 +357,24 @@ static bool known_replies(const int64_t *n)
 
 static bool can_route(const struct cuda_chip *chip, const int64_t *n)
 {
-    bool scored =
-        n[3] == score_softmax || n[3] == score_softmax_after || n[3] == score_sigmoid || n[3] == score_sparsemixer;
+    bool scored = n[3] == score_softmax || n[3] == score_softmax_after || n[3] == score_sigmoid ||
+                  n[3] == score_sparsemixer || n[3] == score_cosine;
     bool grouped = n[6] > 0 && n[1] % n[6] == 0 && n[7] > 0 && n[7] <= n[6] && n[2] <= n[1] / n[6] * n[7];
     return n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] > 0 && n[2] <= n[1] && scored && grouped && computes(n[5]) &&
            route_tokens(chip, n) > 0;
 }
 
-/// Weights in bf16: quantised ones (n[8]) have no CUDA kernels yet.
+/// Weights in the rows' own type, or as codes.
 static bool can_multiply(const struct plan_kernel *kernel)
 {
     const int64_t *n = kernel->n;
     bool up = kernel->role == kernel_role_mlp_up, sizes = n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0;
-    if (n[8])
+    if (n[8] && (n[8] < 0 || !dtype_quantised((uint32_t)n[8]) || n[9] <= 0 || n[9] % 16 ||
+                 n[10] != weights_of(kernel, false).scales))
         return false;
     if (!up)
-        return sizes && n[2] == dtype_bf16 && computes(n[3]);
-    return sizes && n[3] == dtype_bf16 && n[2] >= 0 && n[2] < activation_words_count &&
+        return sizes && multiplies(n[2]) && computes(n[3]);
+    return sizes && multiplies(n[3]) && n[2] >= 0 && n[2] < activation_words_count &&
            !(is_plain(kernel) && n[2] == activation_clamped_silu);
 }
 
@@ -341,8 +382,8 @@ bool cuda_has_kernel(const struct cuda_chip *chip, const struct plan_kernel *ker
 {
     const int64_t *n = kernel->n;
     switch (kernel->role) {
-    case kernel_role_route: // noise has no CUDA code yet
-        return kernel->noise == 0 && can_route(chip, n);
+    case kernel_role_route:
+        return can_route(chip, n);
     case kernel_role_mlp_up:
     case kernel_role_mlp_down:
         return can_multiply(kernel);
@@ -372,6 +413,11 @@ static struct cuda_source write_source(struct context *context, const struct cud
     put_number(&w, role->scale, kernel->scale);
     put_number(&w, role->alpha, kernel->alpha);
     put_number(&w, role->limit, kernel->limit);
+    if (kernel->role == kernel_role_route) {
+        put_number(&w, "TEMPERATURE", kernel->temperature);
+        put_number(&w, "NOISE", MOE_NOISE_FACTOR(kernel->noise));
+        put_size(&w, "SEED", kernel->seed);
+    }
     struct cuda_source source = {.name = name, .file = file, .place = ""};
     put_tiles(&w, chip, kernel, &source);
     source.text = context_printf(context, "%s\n#line 1 \"%s\"\n%.*s", w.text, file, (int)size, template);
@@ -393,7 +439,7 @@ static void set_units(struct plan_kernel *kernel)
 static bool same_code(const struct plan_kernel *a, const struct plan_kernel *b)
 {
     return a->role == b->role && !memcmp(a->n, b->n, sizeof a->n) && a->scale == b->scale && a->alpha == b->alpha &&
-           a->limit == b->limit;
+           a->limit == b->limit && a->temperature == b->temperature && a->noise == b->noise && a->seed == b->seed;
 }
 
 /// The source of a kernel before row `row` that is the same code; NONE: there is none.

@@ -23,7 +23,7 @@ void host_launch(void (*kernel)(const void *args), const void *args, int threads
 void host_sync_block(void);
 
 // What all lanes of a warp do together: each gives a record of its own, and goes on when all have come.
-enum host_warp_op { HOST_SYNC, HOST_SHUFFLE, HOST_LOAD_MATRICES, HOST_MULTIPLY_BF16, HOST_WARP_OPS };
+enum host_warp_op { HOST_SYNC, HOST_SHUFFLE, HOST_LOAD_MATRICES, HOST_MULTIPLY_BF16, HOST_MULTIPLY_F16, HOST_WARP_OPS };
 struct host_shuffle_lane {
     uint32_t value;
     int lane;
@@ -39,6 +39,20 @@ struct host_multiply_lane {
     uint32_t b[2];
 };
 void host_warp(enum host_warp_op op, void *lane);
+
+/// The number that the lower 16 bits stand for in f16.
+static inline float host_widen_f16(uint32_t bits)
+{
+    const uint32_t sign = (bits & 0x8000) << 16, rest = bits & 0x7fff;
+    uint32_t wide = rest << 13;
+    float value;
+    __builtin_memcpy(&value, &wide, 4);
+    value *= 0x1p112f;
+    __builtin_memcpy(&wide, &value, 4);
+    wide = (rest >= 0x7c00 ? 0x7f800000 | (rest & 0x3ff) << 13 : wide) | sign;
+    __builtin_memcpy(&value, &wide, 4);
+    return value;
+}
 
 void host_copy_async(void *to, const void *from, int bytes);
 void host_copy_async_commit(void);

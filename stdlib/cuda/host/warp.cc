@@ -31,24 +31,29 @@ static void load_matrices(Fiber *const *lanes)
             memcpy(&((const host_matrices_lane *)lanes[l]->lane_record)->result[i], rows[8 * i + l / 4] + l % 4 * 4, 4);
 }
 
-static void widen(uint32_t pair, float *to)
+static void widen(uint32_t pair, bool half, float *to)
 {
+    if (half) {
+        to[0] = host_widen_f16(pair);
+        to[1] = host_widen_f16(pair >> 16);
+        return;
+    }
     uint32_t low = pair << 16, high = pair & 0xffff0000u;
     memcpy(to, &low, 4);
     memcpy(to + 1, &high, 4);
 }
 
-static void multiply_bf16(Fiber *const *lanes)
+static void multiply(Fiber *const *lanes, bool half)
 {
     float a[16][16], b[16][8], d[16][8];
     for (int l = 0; l < LANES; l++) {
         const host_multiply_lane *own = (const host_multiply_lane *)lanes[l]->lane_record;
         int row = l / 4, column = l % 4 * 2;
         for (int i = 0; i < 4; i++)
-            widen(own->a[i], &a[row + i % 2 * 8][column + i / 2 * 8]);
+            widen(own->a[i], half, &a[row + i % 2 * 8][column + i / 2 * 8]);
         for (int i = 0; i < 2; i++) {
             float two[2];
-            widen(own->b[i], two);
+            widen(own->b[i], half, two);
             b[column + 8 * i][row] = two[0];
             b[column + 8 * i + 1][row] = two[1];
         }
@@ -80,7 +85,8 @@ void complete_warp(int op, Fiber *const *lanes)
         load_matrices(lanes);
         break;
     case HOST_MULTIPLY_BF16:
-        multiply_bf16(lanes);
+    case HOST_MULTIPLY_F16:
+        multiply(lanes, op == HOST_MULTIPLY_F16);
         break;
     }
 }
