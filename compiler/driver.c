@@ -121,11 +121,14 @@ static int64_t bound_of_use(const struct compilation *c, const struct mod_pipeli
     return bound;
 }
 
-// Graph -> proven schedule for one use of a schedule.
-static bool schedule_use(struct compilation *c, const struct ir *graph, uint32_t use, uint32_t layers, int64_t bound,
-                         struct ir *schedule)
+// Module -> graph and proven schedule for one use of a schedule.
+static bool schedule_use(struct compilation *c, uint32_t layer, uint32_t use, uint32_t layers, int64_t bound,
+                         struct ir *graph, struct ir *schedule)
 {
     char error[256];
+    if (!build_graph(c->context, &c->text, c->module, layer, ROW(c->module, mod_use, use)->schedule, graph))
+        return false;
+    verify_ir(c, graph, "graph", graph_check);
     bool known = c->pipeline != NONE && ROW(graph, graph_info, 0)->layer_row == ROW(c->module, mod_pipeline, c->pipeline)->layer;
     struct forecast forecast = {0};
     if (known)
@@ -186,15 +189,12 @@ static bool check_own_schedules(struct compilation *c)
         if (!own->own || layer == NONE || !schedule_fits(c->module, own, layer))
             continue;
         struct ir *graph = context_ir(c->context), *schedule = context_ir(c->context);
-        if (!build_graph(c->context, &c->text, c->module, layer, graph))
-            return false;
-        verify_ir(c, graph, "graph", graph_check);
         uint32_t use = ADD(c->module, mod_use);
         struct mod_use *row = ROW(c->module, mod_use, use);
         own = ROW(c->module, mod_schedule, s);
         *row = (struct mod_use){.schedule = s, .knobs = own->knobs, .file = own->file, .node = own->node};
         int64_t bound = ROW(c->module, mod_layer, layer)->tokens_bound;
-        fine = schedule_use(c, graph, use, 0, bound, schedule) && fine;
+        fine = schedule_use(c, layer, use, 0, bound, graph, schedule) && fine;
         ir_free(schedule);
         ir_free(graph);
     }
@@ -250,7 +250,7 @@ static bool simulate_use(struct compilation *c, const struct ir *graph, uint32_t
 
 // Every schedule that the pipeline uses: elaborated, proven, lowered into the plan. An executable of several layers gets
 // each once more for a layer alone (`single`).
-static bool lower_uses(struct compilation *c, const struct ir *graph, bool single)
+static bool lower_uses(struct compilation *c, bool single)
 {
     struct context *context = c->context;
     struct mod_pipeline pipeline = *ROW(c->module, mod_pipeline, c->pipeline);
@@ -261,9 +261,9 @@ static bool lower_uses(struct compilation *c, const struct ir *graph, bool singl
         int64_t bound = bound_of_use(c, &pipeline, use);
         bool runs = bound >= 0;
         variant[u] = NONE;
-        struct ir *schedule = context_ir(context);
+        struct ir *graph = context_ir(context), *schedule = context_ir(context);
         uint32_t layers = single ? 1 : (uint32_t)pipeline.repeat;
-        if (!schedule_use(c, graph, use, layers, runs ? bound : 0, schedule)) {
+        if (!schedule_use(c, pipeline.layer, use, layers, runs ? bound : 0, graph, schedule)) {
             fine = false;
         } else if (emitted(c, "schedule")) {
             ir_print(schedule, c->options->out);
@@ -272,6 +272,7 @@ static bool lower_uses(struct compilation *c, const struct ir *graph, bool singl
             fine = variant[u] != NONE && (single || c->again || simulate_use(c, graph, use, schedule, variant[u])) && fine;
         }
         ir_free(schedule);
+        ir_free(graph);
         pass_done(c, "schedule");
     }
     if (!fine || emitted(c, "schedule"))
@@ -280,15 +281,16 @@ static bool lower_uses(struct compilation *c, const struct ir *graph, bool singl
 }
 
 // Schedules that somebody compares: proven and predicted, no further.
-static bool study_uses(struct compilation *c, const struct ir *graph)
+static bool study_uses(struct compilation *c)
 {
     const struct mod_pipeline pipeline = *ROW(c->module, mod_pipeline, c->pipeline);
     uint32_t layers = (uint32_t)pipeline.repeat, most = c->options->study_layers;
     bool fine = true;
     for (uint32_t u = 0; u < pipeline.uses.count; u++) {
         int64_t bound = bound_of_use(c, &pipeline, pipeline.uses.first + u);
-        struct ir *schedule = context_ir(c->context);
-        if (bound >= 0 && schedule_use(c, graph, pipeline.uses.first + u, most && layers > most ? most : layers, bound, schedule)) {
+        struct ir *graph = context_ir(c->context), *schedule = context_ir(c->context);
+        if (bound >= 0 && schedule_use(c, pipeline.layer, pipeline.uses.first + u, most && layers > most ? most : layers,
+                                       bound, graph, schedule)) {
             struct prediction *p = predict(c->context, &c->text, c->module, c->pipeline, graph, schedule, c->load.text ? &c->load : NULL);
             struct driver_study study = {c->context, &c->text, c->module, graph, schedule, c->pipeline,
                                          {.prediction = p, .serial = predict_serial(p), .peak_memory = NAN}};
@@ -297,6 +299,7 @@ static bool study_uses(struct compilation *c, const struct ir *graph)
             fine = bound < 0 && fine;
         }
         ir_free(schedule);
+        ir_free(graph);
     }
     return fine;
 }
@@ -313,11 +316,11 @@ static void verify_programs(struct compilation *c)
     pass_done(c, "verify");
 }
 
-static bool lower(struct compilation *c, const struct ir *graph)
+static bool lower(struct compilation *c)
 {
     bool alone = c->options->check.deployed && ROW(c->module, mod_pipeline, c->pipeline)->repeat > 1;
     bool fine = lower_begin(c->context, &c->text, c->module, c->pipeline, c->cpu_level, c->plan) &&
-                lower_uses(c, graph, false) && (!alone || lower_uses(c, graph, true));
+                lower_uses(c, false) && (!alone || lower_uses(c, true));
     if (fine && !emitted(c, "schedule") && !c->options->simulate) // nothing of a simulation runs
         verify_programs(c);
     return fine;
@@ -430,7 +433,7 @@ static void new_plan(struct compilation *c)
 
 /// Code for what has been lowered; then, where several levels are asked for, lowered and generated again for each of the
 /// others: layouts, and with them buffers, are a level's own.
-static bool generate_levels(struct compilation *c, const struct ir *graph)
+static bool generate_levels(struct compilation *c)
 {
     const char *const *levels = c->options->levels;
     bool fine = generate(c);
@@ -439,7 +442,7 @@ static bool generate_levels(struct compilation *c, const struct ir *graph)
             new_plan(c);
             c->cpu_level = levels[i];
             c->again = true;
-            fine = lower(c, graph) && generate(c);
+            fine = lower(c) && generate(c);
         }
         c->result->images[i] = (struct driver_image){c->result->image, c->result->image_bytes};
         c->result->image = NULL;
@@ -455,21 +458,21 @@ static void compile_pipeline(struct compilation *c)
     c->result->pipelines++;
     new_plan(c);
     struct ir *graph = context_ir(c->context);
-    if (!build_graph(c->context, &c->text, c->module, pipeline->layer, graph))
+    if (!build_graph(c->context, &c->text, c->module, pipeline->layer, NONE, graph))
         return;
     verify_ir(c, graph, "graph", graph_check);
     pass_done(c, "graph");
     if (emitted(c, "graph"))
         ir_print(graph, c->options->out);
     else if (c->options->study)
-        study_uses(c, graph);
-    else if (lower(c, graph) && !emitted(c, "schedule")) {
+        study_uses(c);
+    else if (lower(c) && !emitted(c, "schedule")) {
         verify_ir(c, c->plan, "lowering", NULL);
         if (emitted(c, "program"))
             ir_print(c->plan, c->options->out);
         else if (emitted(c, "llvm"))
             codegen_cpu_print(c->context, c->plan, c->cpu_level, c->options->out);
-        else if (!print_cuda(c) && !c->options->check_only && generate_levels(c, graph) && emitted(c, "plan")) {
+        else if (!print_cuda(c) && !c->options->check_only && generate_levels(c) && emitted(c, "plan")) {
             ir_print(c->plan, c->options->out);
             free(c->result->image); // printed, not run
             c->result->image = NULL;

@@ -7,7 +7,7 @@
 #include "compiler/graph/graph.h"
 #include "runtime/plan/roles.h"
 
-enum { STAGE_VALUES = 3 }; // sent, packed, replies
+enum { STAGE_VALUES = 4 }; // sent, packed, replies, hidden
 
 struct origin {      // where routed rows come from; by module value
     uint32_t packed; // graph value of the dispatch's pack, NONE for plain values
@@ -20,12 +20,13 @@ struct builder {
     const struct ast *ast;
     uint32_t layer;
     double ranks;
+    node_id order; // the SCHEDULE node; 0: none
     struct ir *graph;
     uint32_t *value_of;     // graph value by module value
     struct origin *origins; // by module value
 };
 
-enum inner { INNER_SENT, INNER_PACKED, INNER_REPLIES };
+enum inner { INNER_SENT, INNER_PACKED, INNER_REPLIES, INNER_HIDDEN };
 enum source {       // bits: what a task reads
     READ_ARGS = 1,  // every tensor argument
     READ_FIRST = 2, // the first one
@@ -34,8 +35,9 @@ enum source {       // bits: what a task reads
     READ_REPLIES = 16,
     READ_CONTROL = 32, // packed data of the dispatch that the rows came from
     READ_OWN = 64,     // that dispatch's own rows
+    READ_HIDDEN = 128,
 };
-enum sink { WRITE_RESULT, WRITE_SENT, WRITE_PACKED, WRITE_REPLIES };
+enum sink { WRITE_RESULT, WRITE_SENT, WRITE_PACKED, WRITE_REPLIES, WRITE_HIDDEN };
 
 struct rule {
     const char *kernel;
@@ -50,7 +52,11 @@ static const struct rule rules[] = {
     {"dispatch", phase_send, READ_PACKED, WRITE_SENT},
     {"dispatch", phase_recv, READ_SENT, WRITE_RESULT},
     {"grouped_mlp", phase_whole, READ_ARGS | READ_OWN | READ_CONTROL, WRITE_RESULT},
+    {"grouped_mlp", phase_up, READ_ARGS | READ_OWN | READ_CONTROL, WRITE_HIDDEN},
+    {"grouped_mlp", phase_down, READ_HIDDEN, WRITE_RESULT},
     {"plain_mlp", phase_whole, READ_ARGS | READ_OWN | READ_CONTROL, WRITE_RESULT},
+    {"plain_mlp", phase_up, READ_ARGS | READ_OWN | READ_CONTROL, WRITE_HIDDEN},
+    {"plain_mlp", phase_down, READ_HIDDEN, WRITE_RESULT},
     {"combine", phase_send, READ_FIRST, WRITE_SENT},
     {"combine", phase_recv, READ_SENT, WRITE_REPLIES},
     {"combine", phase_merge, READ_REPLIES | READ_ARGS | READ_CONTROL, WRITE_RESULT},
@@ -177,9 +183,11 @@ static void set_cost(const struct builder *b, const struct mod_stage *stage, con
         task->flops_per_token = 2 * h * (double)ROW(b->module, mod_value, stage->result)->width;
     else if (rule == &row_rule)
         task->bytes_per_token = (values_of(b, stage) + 1) * h * 2;
-    else if (rule->phase == phase_whole && down && down->param != NONE) {
+    else if (down && down->param != NONE) {
         const struct mod_param *p = ROW(b->module, mod_param, down->param);
-        task->flops_per_token = (strcmp(rule->kernel, "plain_mlp") == 0 ? 4 : 6) * pairs(b, stage, p) * h * (double)p->dims[2];
+        double up = strcmp(rule->kernel, "plain_mlp") == 0 ? 2 : 4;
+        double products = (rule->phase == phase_down ? 0 : up) + (rule->phase == phase_up ? 0 : 2);
+        task->flops_per_token = products * pairs(b, stage, p) * h * (double)p->dims[2];
     } else if (rule->phase == phase_merge)
         task->bytes_per_token = fan_out(b, stage) * h * 4;
     else if (rule->phase != phase_whole)
@@ -215,7 +223,7 @@ static void add_use(const struct builder *b, struct rows *rows, uint32_t value)
 static void add_reads(const struct builder *b, const struct mod_stage *stage, unsigned reads, const uint32_t *inner,
                       struct rows *rows)
 {
-    static const enum source inner_bits[STAGE_VALUES] = {READ_SENT, READ_PACKED, READ_REPLIES};
+    static const enum source inner_bits[STAGE_VALUES] = {READ_SENT, READ_PACKED, READ_REPLIES, READ_HIDDEN};
     for (uint32_t i = 0; i < STAGE_VALUES; i++)
         if (reads & inner_bits[i])
             add_use(b, rows, inner[i]);
@@ -233,9 +241,14 @@ static void add_reads(const struct builder *b, const struct mod_stage *stage, un
 /// The value a task writes, made here; a stage's result gets the module value's name.
 static uint32_t make_value(const struct builder *b, const struct mod_stage *stage, enum sink sink, uint32_t *inner)
 {
-    static const char *const names[] = {[WRITE_SENT] = "sent", [WRITE_PACKED] = "packed", [WRITE_REPLIES] = "replies"};
-    static const enum inner number[] = {
-        [WRITE_SENT] = INNER_SENT, [WRITE_PACKED] = INNER_PACKED, [WRITE_REPLIES] = INNER_REPLIES};
+    static const char *const names[] = {[WRITE_SENT] = "sent",
+                                        [WRITE_PACKED] = "packed",
+                                        [WRITE_REPLIES] = "replies",
+                                        [WRITE_HIDDEN] = "hidden"};
+    static const enum inner number[] = {[WRITE_SENT] = INNER_SENT,
+                                        [WRITE_PACKED] = INNER_PACKED,
+                                        [WRITE_REPLIES] = INNER_REPLIES,
+                                        [WRITE_HIDDEN] = INNER_HIDDEN};
     const struct mod_value *result = ROW(b->module, mod_value, stage->result);
     if (sink == WRITE_RESULT) {
         uint32_t row = add_value(b, ir_text(b->module, result->name), result, result->kind);
@@ -243,7 +256,8 @@ static uint32_t make_value(const struct builder *b, const struct mod_stage *stag
         return row;
     }
     const char *name = context_printf(b->context, "%s.%s", ir_text(b->module, stage->name), names[sink]);
-    uint32_t row = add_value(b, name, ROW(b->module, mod_value, tensor_arg(b, stage, 0)), value_kind_routed);
+    uint32_t row = add_value(b, name, ROW(b->module, mod_value, tensor_arg(b, stage, 0)),
+                             sink == WRITE_HIDDEN ? result->kind : value_kind_routed);
     const struct mod_arg *wire = arg_of(b, stage, "wire");
     if (wire && wire->format != NONE)
         ROW(b->graph, graph_value, row)->dtype = ROW(b->module, mod_format, wire->format)->base;
@@ -300,7 +314,7 @@ static bool not_built(const struct builder *b, const struct mod_stage *stage, co
 /// The host's own function on rows of this rank: weights and routes have no form that it could be given.
 static bool add_extern(const struct builder *b, const struct mod_stage *stage, uint32_t number, double bound)
 {
-    uint32_t inner[STAGE_VALUES] = {NONE, NONE, NONE};
+    uint32_t inner[STAGE_VALUES] = {NONE, NONE, NONE, NONE};
     for (uint32_t i = 0; i < stage->args.count; i++) {
         const struct mod_arg *arg = ROW(b->module, mod_arg, stage->args.first + i);
         if (arg->value == NONE || ROW(b->module, mod_value, arg->value)->kind != value_kind_plain)
@@ -312,15 +326,41 @@ static bool add_extern(const struct builder *b, const struct mod_stage *stage, u
     return true;
 }
 
+/// Does a list of nodes, or anything in it, name a phase of the stage?
+static bool names_phase(const struct builder *b, node_id list, const char *stage)
+{
+    EACH_NODE(b->ast, id, list) {
+        const struct ast_node *node = node_at(b->ast, id), *name;
+        if (node->kind == NODE_PATH) {
+            name = node_at(b->ast, node->slot[0]);
+            if (name->next && strcmp(text_of(b->context, name->text), stage) == 0)
+                return true;
+            continue;
+        }
+        for (int i = 0; i < AST_SLOTS; i++)
+            if (names_phase(b, node->slot[i], stage))
+                return true;
+    }
+    return false;
+}
+
+/// Phases that need each other's rows alone are one task where the schedule does not tell them apart.
+static bool is_joined(const struct builder *b, const struct mod_stage *stage, const struct mod_op *op)
+{
+    bool joined = op->phases.count && ROW(b->module, mod_phase, op->phases.first)->phase == phase_up;
+    return joined && !(b->order && names_phase(b, node_at(b->ast, b->order)->slot[2], ir_text(b->module, stage->name)));
+}
+
 static bool add_stage(const struct builder *b, const struct mod_stage *stage, uint32_t number, double bound)
 {
     if (stage->external)
         return add_extern(b, stage, number, bound);
     const struct mod_op *op = ROW(b->module, mod_op, stage->op);
-    uint32_t inner[STAGE_VALUES] = {NONE, NONE, NONE};
-    for (uint32_t i = 0; i < op->phases.count; i++) {
+    uint32_t inner[STAGE_VALUES] = {NONE, NONE, NONE, NONE};
+    bool joined = is_joined(b, stage, op);
+    for (uint32_t i = 0; i < (joined ? 1 : op->phases.count); i++) {
         const struct mod_phase *phase = ROW(b->module, mod_phase, op->phases.first + i);
-        const struct rule *rule = rule_of(ir_text(b->module, op->kernel), phase->phase);
+        const struct rule *rule = rule_of(ir_text(b->module, op->kernel), joined ? phase_whole : phase->phase);
         if (!rule || tensor_arg(b, stage, 0) == NONE)
             return not_built(b, stage, context_printf(b->context, "operator `%s` is", ir_text(b->module, op->name)));
         add_task(b, stage, number, rule, phase->engines, inner);
@@ -342,11 +382,12 @@ static double ranks_of(const struct ir *module, uint32_t layer)
 }
 
 bool build_graph(struct context *context, const struct program_text *program, const struct ir *module, uint32_t layer,
-                 struct ir *graph)
+                 uint32_t schedule, struct ir *graph)
 {
     const struct mod_layer *source = ROW(module, mod_layer, layer);
     uint32_t values = COUNT(module, mod_value);
-    struct builder b = {context, module, &program->ast, layer, ranks_of(module, layer), graph, NULL, NULL};
+    node_id order = schedule == NONE ? 0 : ROW(module, mod_schedule, schedule)->node;
+    struct builder b = {context, module, &program->ast, layer, ranks_of(module, layer), order, graph, NULL, NULL};
     b.value_of = context_alloc(context, values * sizeof *b.value_of);
     b.origins = context_alloc(context, values * sizeof *b.origins);
     for (uint32_t i = 0; i < values; i++) {

@@ -19,10 +19,12 @@ static inline uint32_t add_row(struct context *context, struct ir *ir, uint32_t 
 }
 #define NEW_ROW(context, ir, record) add_row((context), (ir), T_##record)
 
-/// Builds the graph of a layer (a row of mod_layer). Operators that the backend lacks are E0901 at the stage. Costs take
-/// the ranks of the first pipeline that uses the layer; without one, two. On errors the graph is left empty.
+/// Builds the graph of a layer (a row of mod_layer) as a schedule (of mod_schedule; NONE: no particular one) orders it:
+/// an expert is one task, `up` and `down` together, unless the schedule's text names its phases. Operators that the
+/// backend lacks are E0901 at the stage. Costs take the ranks of the first pipeline that uses the layer; without one, two.
+/// On errors the graph is left empty.
 bool build_graph(struct context *context, const struct program_text *program, const struct ir *module, uint32_t layer,
-                 struct ir *graph);
+                 uint32_t schedule, struct ir *graph);
 /// Every value has one producer before its readers; engines known.
 bool graph_check(const struct ir *graph, char *error, size_t size);
 

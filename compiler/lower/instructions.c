@@ -407,29 +407,49 @@ static void draft_replies(struct writer *w, bool pool)
     }
 }
 
-/// Rows into A, the two grouped matrix products, sums to where the rows' replies go. `pool`: of an overflow round.
-static void draft_mlp(struct writer *w, bool pool)
+/// Pairs that the instance computes, in expectation; those of overflow rounds count nothing.
+static double pairs_of(const struct writer *w, bool pool)
 {
     const struct path *p = w->path;
-    double pairs = pool ? 0 : tokens(w) * (double)(p->dense ? p->experts : p->choices) / waves_of(w);
-    double flops = pairs * (double)p->width * (double)p->ffn, size = (double)dtype_bytes(p->a_dtype);
+    return pool ? 0 : tokens(w) * (double)(p->dense ? p->experts : p->choices) / waves_of(w);
+}
+
+/// The time of `products` matrix products of the pairs, each with one matrix of every expert.
+static double mlp_work(const struct writer *w, bool pool, double products)
+{
+    const struct path *p = w->path;
+    double size = (double)p->width * (double)p->ffn;
     double owned = (double)p->experts / (p->dense ? 1 : w->l->ranks * waves_of(w));
     const struct plan_param *up = ROW(w->l->plan, plan_param, p->w_up);
     double stored = (double)dtype_bits(up->dtype) / 8; // bytes of a weight, and of its share of a scale
     if (up->scales)
         stored += (double)plan_scale_bytes(up) / (double)(up->block_rows * up->block_cols);
-    double weights = pool ? 0 : owned * (double)p->width * (double)p->ffn * stored;
+    return work(w, products * 2 * pairs_of(w, pool) * size, pool ? 0 : products * owned * size * stored);
+}
+
+/// Rows into A, and the first grouped matrix product. `pool`: of an overflow round.
+static void draft_up(struct writer *w, bool pool)
+{
+    const struct path *p = w->path;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
-                     hidden = pool ? F_POOL_HIDDEN : F_HIDDEN, acc = pool ? F_POOL_ACC : F_ACC;
-    draft_unpack(w, pool, pairs * (double)p->width * size);
-    launch(w, p->up_kernel, work(w, (p->plain ? 2 : 4) * flops, (p->plain ? 1 : 2) * weights));
+                     hidden = pool ? F_POOL_HIDDEN : F_HIDDEN;
+    draft_unpack(w, pool, pairs_of(w, pool) * (double)(p->width * dtype_bytes(p->a_dtype)));
+    launch(w, p->up_kernel, mlp_work(w, pool, p->plain ? 1 : 2));
     own(w, control, access_read);
     own(w, a, access_read);
     param(w, p->w_up);
     fresh(w, hidden);
     if (p->b_up != NONE)
         param(w, p->b_up);
-    launch(w, p->down_kernel, work(w, 2 * flops, weights));
+}
+
+/// The second, with sums to where the rows' replies go.
+static void draft_down(struct writer *w, bool pool)
+{
+    const struct path *p = w->path;
+    enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, hidden = pool ? F_POOL_HIDDEN : F_HIDDEN,
+                     acc = pool ? F_POOL_ACC : F_ACC;
+    launch(w, p->down_kernel, mlp_work(w, pool, 1));
     own(w, control, access_read);
     own(w, hidden, access_read);
     param(w, p->w_down);
@@ -493,7 +513,8 @@ static void draft_rounds(struct writer *w)
     message(w, opcode_send, EXCHANGE_POOL_DISPATCH, F_POOL_SEND, F_POOL_RECV);
     message(w, opcode_recv, EXCHANGE_POOL_DISPATCH, F_POOL_SEND, F_POOL_RECV);
     draft_fan_out(w, true);
-    draft_mlp(w, true);
+    draft_up(w, true);
+    draft_down(w, true);
     message(w, opcode_send, EXCHANGE_POOL_COMBINE, F_POOL_REPLY, F_SPILL);
     message(w, opcode_recv, EXCHANGE_POOL_COMBINE, F_POOL_REPLY, F_SPILL);
     begin(w, opcode_end, 0);
@@ -502,23 +523,31 @@ static void draft_rounds(struct writer *w)
     w->looping = false;
 }
 
-static void draft_expert(struct writer *w)
+static void draft_dense(struct writer *w)
 {
-    const struct path *p = w->path;
-    if (p->dense) {
-        launch(w, p->dense_kernel, work(w, 0, tokens(w) * 32));
-        own(w, F_PAIRS, access_write);
-        fresh(w, F_A);
-        argument(w, path_x(w), access_read);
-        argument(w, result_value(w, p->expert), access_write);
-        draft_mlp(w, false);
-        return;
+    launch(w, w->path->dense_kernel, work(w, 0, tokens(w) * 32));
+    own(w, F_PAIRS, access_write);
+    fresh(w, F_A);
+    argument(w, path_x(w), access_read);
+    argument(w, result_value(w, w->path->expert), access_write);
+}
+
+/// Up to the hidden activations, down from them, or both. Rows that overflowed go with `down`.
+static void draft_expert(struct writer *w, enum phase phase)
+{
+    bool dense = w->path->dense;
+    w->experts = !dense;
+    if (phase != phase_down) {
+        if (dense)
+            draft_dense(w);
+        else
+            draft_fan_out(w, false);
+        draft_up(w, false);
     }
-    w->experts = true;
-    draft_fan_out(w, false);
-    draft_mlp(w, false);
+    if (phase != phase_up)
+        draft_down(w, false);
     w->experts = false;
-    if (has_pool(w))
+    if (phase != phase_up && !dense && has_pool(w))
         draft_rounds(w);
 }
 
@@ -610,7 +639,7 @@ static void draft_task(struct writer *w, uint32_t stage, uint32_t phase)
     else if (!strcmp(kernel, "route"))
         draft_route(w);
     else if (lower_is_mlp(w->l, stage))
-        draft_expert(w);
+        draft_expert(w, (enum phase)phase);
     else if (dispatch && phase == phase_pack)
         draft_pack(w);
     else if (dispatch && phase == phase_send)

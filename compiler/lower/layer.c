@@ -275,7 +275,8 @@ static void describe_mlp(const struct path *p, struct family *f)
     f[F_ACC].row_bytes = p->acc_stride;
 }
 
-/// Pieces of an expert on one stream follow one another in one set of buffers; on several each has its own.
+/// Pieces of an expert on one stream follow one another in one set of buffers; on several, or where other pieces may come
+/// between a piece's `up` and its `down`, each has its own.
 static uint32_t count_workplaces(const struct lowering *l, const struct path *p)
 {
     uint32_t stream = NONE, pieces = 1;
@@ -284,7 +285,7 @@ static uint32_t count_workplaces(const struct lowering *l, const struct path *p)
         const struct graph_task *task = ROW(l->graph, graph_task, row->task);
         if (ROW(l->graph, mod_stage_number, task->module_stage)->row != p->expert)
             continue;
-        if (stream != NONE && stream != row->stream)
+        if ((stream != NONE && stream != row->stream) || task->phase != phase_whole)
             pieces = ROW(l->schedule, sched_task, row->task)->pieces;
         stream = row->stream;
     }

@@ -127,12 +127,14 @@ static bool reads_value(const struct ir *graph, uint32_t task, uint32_t value)
 struct rows pieces_read(const struct placement *p, uint32_t reader, uint32_t piece, uint32_t producer)
 {
     const struct task_info *from = &p->e->tasks[producer], *to = &p->e->tasks[reader];
-    bool chunks = from->stage != to->stage && (p->e->stages[from->stage].chunked || p->e->stages[to->stage].chunked);
+    bool chunks = p->e->stages[from->stage].chunked || p->e->stages[to->stage].chunked;
+    if (from->stage == to->stage)
+        return (struct rows){piece, 1};
     if (!p->e->stages[from->stage].routed || chunks)
         return (struct rows){0, pieces_of(p, producer)};
     if (!p->e->stages[to->stage].routed)
         return (struct rows){pieces_of(p, producer) - 1, 1};
-    if (from->phase == phase_recv && from->stage != to->stage)
+    if (from->phase == phase_recv)
         return (struct rows){0, piece + 1};
     return (struct rows){piece, 1};
 }

@@ -125,6 +125,11 @@ static void dependent_sides(const struct proof *proof, const struct sched_overla
     suggest_ahead(proof, diag, chain->hops[0].from, ahead);
 }
 
+static bool travels(uint32_t phase)
+{
+    return phase == phase_send || phase == phase_relay || phase == phase_recv;
+}
+
 /// `send` and `recv` of one instance may stand on both sides of `||`: rows stream.
 static bool same_exchange(const struct proof *proof, uint32_t left, uint32_t right)
 {
@@ -132,8 +137,7 @@ static bool same_exchange(const struct proof *proof, uint32_t left, uint32_t rig
     const struct sched_instance *r = ROW(proof->schedule, sched_instance, right);
     const struct graph_task *a = ROW(proof->graph, graph_task, l->task), *b = ROW(proof->graph, graph_task, r->task);
     return a->module_stage == b->module_stage && l->part == r->part && l->layer == r->layer &&
-           l->wave == r->wave && a->phase != phase_pack &&
-           b->phase != phase_pack && a->phase != phase_merge && b->phase != phase_merge;
+           l->wave == r->wave && travels(a->phase) && travels(b->phase);
 }
 
 /// Of the chains between the tasks of two sides, direct ones are told first: a second error at a place is dropped.

@@ -288,8 +288,16 @@ double layer_weight_bytes(const struct model *m)
     return bytes;
 }
 
+/// Does this phase of an expert, or all of it, read the parameter?
+static bool phase_reads(const struct formula *f, const struct mod_arg *arg, enum phase phase)
+{
+    const char *name = ir_text(f->model->module, arg->name);
+    bool down = !strcmp(name, "w_down") || !strcmp(name, "b_down");
+    return phase == phase_up ? !down : phase != phase_down || down;
+}
+
 /// Bytes of the weights that a call reads on this kind of rank: of experts, those that some row needs.
-static double weight_bytes(const struct formula *f)
+static double weight_bytes(const struct formula *f, enum phase phase)
 {
     const struct model *m = f->model;
     const struct mod_arg *first = value_arg(m, f->stage, 0);
@@ -297,7 +305,7 @@ static double weight_bytes(const struct formula *f)
     double bytes = 0;
     for (uint32_t i = 0; i < f->stage->args.count; i++) {
         const struct mod_arg *arg = ROW(m->module, mod_arg, f->stage->args.first + i);
-        if (arg->param == NONE)
+        if (arg->param == NONE || !phase_reads(f, arg, phase))
             continue;
         const struct mod_param *param = ROW(m->module, mod_param, arg->param);
         double share = 1;
@@ -368,11 +376,13 @@ struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kin
     bind_sizes(&f);
     for (uint32_t i = 0; i < op->phases.count && cost.compute; i++) {
         const struct mod_phase *phase = ROW(m->module, mod_phase, op->phases.first + i);
-        if (phase->phase != row->phase)
+        if (phase->phase != row->phase && row->phase != phase_whole) // a whole stage is all of its phases
             continue;
-        cost.flops = phase->flops ? evaluate(&f, phase->flops) : 0;
-        cost.filling_flops = filling_flops(&f, cost.flops);
-        cost.bytes = (phase->bytes ? evaluate(&f, phase->bytes) : 0) + (tokens > 0 ? weight_bytes(&f) : 0);
+        double flops = phase->flops ? evaluate(&f, phase->flops) : 0;
+        cost.flops += flops;
+        cost.filling_flops += filling_flops(&f, flops);
+        cost.bytes += (phase->bytes ? evaluate(&f, phase->bytes) : 0) +
+                      (tokens > 0 ? weight_bytes(&f, (enum phase)phase->phase) : 0);
     }
     return cost;
 }

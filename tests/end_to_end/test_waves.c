@@ -32,7 +32,13 @@ static const char schedules[] =
     "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
     "    for i in 0..n { route[i]; }\n"
     "    for w in 0..g { for i in 0..n { dispatch[w,i] on tx[w mod 2]; } for i in 0..n { expert[w,i]; combine[w,i]; } }\n"
-    "}\n";
+    "}\n"
+    "schedule lagging(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
+    "    split tokens into n as i; split experts into g as w; stream comp uses sm; stream more uses sm;\n"
+    "    stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+    "    bind route, expert.up to comp; bind expert.down to more; bind dispatch to tx; bind combine to rx;\n"
+    "    for i in 0..n { route[i]; for w in 0..g { dispatch[i,w]; } }\n"
+    "    for i in 0..n { pipelined w in 0..g { expert.up[i,w] || expert.down[i,w-2]; combine[i,w-2]; } }\n}\n";
 
 struct setup {
     const char *dtype, *dispatch, *schedule;
@@ -148,6 +154,8 @@ static void test_neutral(void)
             expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 2});
             other.schedule = named("outside(n: %d, g: %d)", 2, waves[g]);
             expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 2});
+            other.schedule = named("lagging(n: %d, g: %d)", 2, waves[g]);
+            expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 2});
             outcome_free(&first);
         }
 }
@@ -167,8 +175,8 @@ static void test_wave_capacity(void)
     const int64_t tokens[] = {BOUND, BOUND, 17, 120};
     const char *tight[] = {"", "capacity: 0.5x", "capacity: 0.1x", "capacity: 0.1x, pool: 0.01x",
                            "capacity: 1x, pool: 4x"};
-    const char *names[] = {"waves(g: 2)", "waves(g: 4)", "backwards(g: 3)", "both(n: 2, g: 3)"};
-    for (size_t n = 0; n < 4; n++) {
+    const char *names[] = {"waves(g: 2)", "waves(g: 4)", "backwards(g: 3)", "both(n: 2, g: 3)", "lagging(n: 2, g: 3)"};
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         struct setup s = {"bf16", "capacity: 8x", names[n], 24, 5, RANKS};
         struct outcome wide = run_setup(&s, tokens, (moe_options){.threads = 2});
         CU_ASSERT_EQUAL(wide.status, MOE_OK);

@@ -68,7 +68,8 @@ static void compile_setting(struct lowered *l, const struct setting *s, const ch
     l->pipeline = pipelines.first;
     const struct mod_pipeline *pipeline = ROW(&l->module, mod_pipeline, l->pipeline);
     uint32_t use = pipeline->uses.first, none = NONE;
-    if (!build_graph(&l->context, &l->program, &l->module, pipeline->layer, &l->graph) ||
+    if (!build_graph(&l->context, &l->program, &l->module, pipeline->layer,
+                     ROW(&l->module, mod_use, use)->schedule, &l->graph) ||
         !lower_begin(&l->context, &l->program, &l->module, l->pipeline, "v3", &l->plan) ||
         !elaborate(&l->context, &l->program, &l->module, &l->graph, use, (uint32_t)s->layers, s->tokens,
                    NULL, &l->schedule) ||

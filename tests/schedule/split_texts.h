@@ -119,6 +119,20 @@ static const struct schedule_case split_refused[] = {
      "E0305 2:82", SHARED_LAYER},
     {SHARED(TOKENS(2)) "pipelined i in 0..2 { defer sum[i]; route[i]; } }\n", "E0309 2:23", SHARED_LAYER},
     {SHARED(TOKENS(2)) "pipelined i in 0..2 { fill comp with shared[i]; route[i]; } }\n", "E0309 2:23", SHARED_LAYER},
+    // phases of an expert
+    {SHARED("") "route; dispatch; expert.up; combine; shared; sum; }\n", "E0305 1:138", SHARED_LAYER},
+    {SHARED("") "route; dispatch; expert.down; expert.up; combine; shared; sum; }\n", "E0308 2:31", SHARED_LAYER},
+    {SHARED("stream other uses sm;") "bind expert.down to other; route; dispatch; expert.up || expert.down; combine;\n"
+                                     "shared; sum; }\n",
+     "E0301 2:58", SHARED_LAYER},
+    {SHARED("") "route; dispatch; expert.up || expert.down; combine; shared; sum; }\n", "E0302 2:31", SHARED_LAYER},
+    {SHARED("") "route; dispatch; expert.up; expert; combine; shared; sum; }\n", "E0304 2:29", SHARED_LAYER},
+    {SHARED("") "route; dispatch; expert.middle; combine; shared; sum; }\n", "E0101 2:25", SHARED_LAYER},
+    {SHARED("") "route; dispatch; expert; combine; sum; fill comp with shared; order shared.up before route; }\n",
+     "E0309 2:55", SHARED_LAYER},
+    {SHARED(TOKENS(2)) "for i in 0..2 { route[i]; dispatch[i]; expert.up[i]; } combine[0] || expert.down[0];\n"
+                       "expert.down[1]; combine[1]; shared[0]; shared[1]; sum[0]; sum[1]; }\n",
+     "E0301 2:56", SHARED_LAYER},
 };
 
 static const struct schedule_case split_accepted[] = {
@@ -241,6 +255,24 @@ static const struct schedule_case split_accepted[] = {
      "route[0]; dispatch[0] || route[1]; dispatch[1] || expert[0]; combine[0] || expert[1]; combine[1];\n"
      "for i in 0..2 { fill comp with shared[i] { pieces: 2 }; defer sum[i]; } }\n",
      NULL, SHARED_LAYER},
+    // phases of an expert
+    {SHARED(TOKENS(3)) "pipelined i in 0..3 { route[i+2]; dispatch[i+1] || expert.up[i]; expert.down[i-1] || combine[i-2]; }\n"
+                       "for i in 0..3 { shared[i]; sum[i]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED(TOKENS(2) "stream other uses sm;") "bind expert.down to other; for i in 0..2 { route[i]; dispatch[i]; }\n"
+     "expert.up[0]; expert.up[1] || expert.down[0]; combine[0]; expert.down[1]; combine[1]; for i in 0..2 { shared[i]; sum[i]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED(PAIR) "for l in 0..2 { route[l]; dispatch[l] || shared.up[l]; expert.up[l]; shared.down[l]; expert.down[l];\n"
+                  "combine[l]; sum[l]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split shared into 3 as k;") "route; dispatch || shared.up[0]; shared.up[2]; shared.up[1]; expert; combine;\n"
+                                         "shared.down[1]; shared.down[0]; shared.down[2]; sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split combine into 2 as k;") "route; dispatch; expert.up; fill comp with shared { pieces: 2 }; expert.down;\n"
+                                          "combine[0]; combine[1]; defer sum; }\n",
+     NULL, SHARED_LAYER},
+    {SPLIT(2) "route[0]; route[1]; dispatch[0]; dispatch[1]; expert.up[1]; expert[0]; expert.down[1]; combine[1]; combine[0]; }\n",
+     NULL, NULL},
     // phases and streams
     {"schedule s for moe { split tokens into 4 as i; stream comp uses sm; stream out uses net_out, copy[0]; stream back uses"
      " net_out, copy[1]; stream d_in uses net_in; stream c_in uses net_in; bind route, expert, shared, sum to comp;"

@@ -52,7 +52,7 @@ static bool run(struct subject *s, const char *path, uint32_t layers)
     const struct mod_pipeline *row = ROW(&s->module, mod_pipeline, pipelines.first);
     uint32_t use = row->uses.first, layer = row->layer;
     s->graphed = true;
-    if (!build_graph(&s->context, &s->program, &s->module, layer, &s->graph))
+    if (!build_graph(&s->context, &s->program, &s->module, layer, ROW(&s->module, mod_use, use)->schedule, &s->graph))
         return false;
     int64_t bound = ROW(&s->module, mod_layer, layer)->tokens_bound;
     return elaborate(&s->context, &s->program, &s->module, &s->graph, use, layers, bound, NULL, &s->schedule) &&
