@@ -465,7 +465,7 @@ static enum exit_code command_fmt(struct context *context, struct command_line *
         const char *text, *path = line->operands[i];
         size_t size;
         if (!read_file(context, path, &text, &size)) {
-            fprintf(stderr, "moecc: cannot read %s\n", path);
+            fprintf(stderr, "moecc: cannot read %s: %s\n", path, strerror(errno));
             worst = EXIT_SYSTEM;
             continue;
         }
@@ -543,14 +543,12 @@ static enum exit_code command_calibrate(struct context *context, struct command_
 {
     if (line->operand_count)
         return usage_error("`%s` takes no file", "calibrate");
-    FILE *out = line->output ? fopen(line->output, "w") : stdout;
+    struct output_file file;
+    FILE *out = line->output ? output_open(&file, line->output) : stdout;
     if (!out)
         fatal(context, EXIT_SYSTEM, "%s: %s", line->output, strerror(errno));
     calibrate(context, line->driver.check.ranks, isatty(2) && !line->quiet, out);
-    bool written = fflush(out) == 0;
-    if (line->output)
-        written = fclose(out) == 0 && written;
-    if (!written)
+    if (line->output ? !output_close(&file, out) : fflush(out) != 0)
         fatal(context, EXIT_SYSTEM, "%s: %s", line->output ? line->output : "standard output", strerror(errno));
     return EXIT_FINE;
 }
@@ -633,7 +631,9 @@ static enum exit_code dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    output_clean_on_signals();
     enum exit_code code = dispatch(argc, argv);
+    output_clean(); // of what has left through fatal
     if (fflush(stdout) || ferror(stdout)) {
         fprintf(stderr, "moecc: cannot write to standard output\n");
         return code ? (int)code : EXIT_SYSTEM;

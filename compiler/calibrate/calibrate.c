@@ -14,6 +14,7 @@
 #include "compiler/driver.h"
 #include "compiler/simulate/timeline.h"
 #include "runtime/moe.h"
+#include "runtime/output.h"
 
 enum { HIDDEN = 1024, FFN = 1024, EXPERTS_EACH = 4, CHOICES = 2, MOST_TOKENS = 1024, REPEATS = 9, COUNTS = 6, PROBES = 3 };
 static const int64_t counts[COUNTS] = {2, 16, 128, 256, 512, MOST_TOKENS}; // per rank; rows of an expert are half of it
@@ -75,6 +76,7 @@ static char *temporary(struct context *context)
 static void compile_layer(struct calibration *c)
 {
     const char *text = layer_text(c), *path = temporary(c->context);
+    int guard = output_guard(path);
     FILE *file = fopen(path, "w");
     bool written = file && fputs(text, file) >= 0;
     written = file && fclose(file) == 0 && written;
@@ -88,6 +90,7 @@ static void compile_layer(struct calibration *c)
     context_free(&inner);
     free(result.image);
     remove(path);
+    output_unguard(guard);
     if (!fine)
         fatal(c->context, EXIT_SYSTEM, "the layer to measure could not be compiled");
 }
@@ -214,6 +217,7 @@ static void measure_points(struct calibration *c, struct point *points)
 {
     double expert[COUNTS][REPEATS], launch[COUNTS][REPEATS], message[COUNTS][REPEATS], latency[COUNTS][REPEATS];
     const char *path = temporary(c->context);
+    int guard = output_guard(path);
     for (int k = -1; k < REPEATS; k++) // the first round warms up
         for (int i = 0; i < COUNTS; i++) {
             struct point point = measure_once(c, counts[i], path);
@@ -225,6 +229,7 @@ static void measure_points(struct calibration *c, struct point *points)
             points[i].bytes = point.bytes;
         }
     remove(path);
+    output_unguard(guard);
     for (int i = 0; i < COUNTS; i++) {
         median(expert[i]); // sorts
         points[i].expert = expert[i][0];

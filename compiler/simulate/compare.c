@@ -9,6 +9,7 @@
 
 #include "compiler/simulate/model.h"
 #include "compiler/simulate/timeline.h"
+#include "runtime/output.h"
 #include "runtime/watch/trace_events.h"
 
 enum { PARTINGS = 5 };
@@ -133,15 +134,15 @@ static void write_timeline(FILE *out, struct context *context, const struct time
 /// Ranks of A and B in turn, so that they stand below one another.
 static bool write_both(struct context *context, const struct timeline *a, const struct timeline *b, const char *path)
 {
-    FILE *out = fopen(path, "w");
+    struct output_file file;
+    FILE *out = output_open(&file, path);
     if (!out)
         return false;
     trace_begin(out);
     write_timeline(out, context, a, 0);
     write_timeline(out, context, b, 1);
     trace_end(out);
-    bool good = !ferror(out);
-    return fclose(out) == 0 && good;
+    return output_close(&file, out);
 }
 
 enum exit_code compare_traces(struct context *context, const char *first, const char *second, const char *merged, FILE *out)

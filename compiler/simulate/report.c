@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "compiler/simulate/model.h"
+#include "runtime/output.h"
 #include "runtime/watch/trace_events.h"
 
 enum { TIMELINE_COLUMNS = 100 };
@@ -202,13 +203,13 @@ static void trace_kind(const struct prediction *p, uint32_t kind, FILE *out)
 bool write_prediction_trace(const struct figures *figures, const char *path)
 {
     const struct prediction *p = figures->prediction;
-    FILE *out = fopen(path, "w");
+    struct output_file file;
+    FILE *out = output_open(&file, path);
     if (!out)
         return false;
     trace_begin(out);
     for (uint32_t kind = 0; kind < p->model.kind_count; kind++)
         trace_kind(p, kind, out);
     trace_end(out);
-    bool good = !ferror(out);
-    return fclose(out) == 0 && good;
+    return output_close(&file, out);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compiler/simulate/model.h"
+#include "runtime/output.h"
 
 static const double LEFT = 130, WIDE = 1400, HIGH = 22, LETTER = 7; // pixels
 
@@ -75,7 +76,8 @@ static void draw_kind(const struct prediction *p, uint32_t kind, double top, FIL
 bool write_prediction_svg(const struct figures *figures, const char *path)
 {
     const struct prediction *p = figures->prediction;
-    FILE *out = fopen(path, "w");
+    struct output_file file;
+    FILE *out = output_open(&file, path);
     uint32_t rows = p->streams + 2; // of a kind
     if (!out)
         return false;
@@ -87,6 +89,5 @@ bool write_prediction_svg(const struct figures *figures, const char *path)
     for (uint32_t kind = 0; kind < p->model.kind_count; kind++)
         draw_kind(p, kind, HIGH * (1 + (double)rows * kind), out);
     fprintf(out, "</svg>\n");
-    bool good = !ferror(out);
-    return fclose(out) == 0 && good;
+    return output_close(&file, out);
 }

@@ -1,6 +1,7 @@
 // The search and its report.
 #include "compiler/tune/search.h"
 
+#include <errno.h>
 #include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
@@ -203,7 +204,7 @@ enum exit_code tune(struct context *context, const struct tune_options *options,
     mallopt(M_MMAP_THRESHOLD, 64 << 20); // contexts come and go: their pages stay with the process
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
     if (!read_base(t))
-        fatal(context, EXIT_SYSTEM, "cannot read %s", options->driver.file);
+        fatal(context, EXIT_SYSTEM, "cannot read %s: %s", options->driver.file, strerror(errno));
     t->name = "tuned";
     for (int i = 2; strstr(t->base, context_printf(context, "schedule %s", t->name)); i++)
         t->name = context_printf(context, "tuned%d", i);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/output.h"
+
 bool report_init(struct report *report, const moe_plan_info *info, const struct run_options *options,
                  const struct batch *batch, int64_t iters)
 {
@@ -184,15 +186,16 @@ static json_t *make_json(struct report *report)
 
 bool report_write(struct report *report, const char *path)
 {
+    struct output_file out;
     json_t *json = make_json(report);
-    FILE *file = json ? fopen(path, "w") : NULL;
-    bool fine =
-        file && json_dumpf(json, file, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', file) != EOF;
-    int cause = errno;
-    if (file && fclose(file) != 0) {
-        cause = errno;
-        fine = false;
+    FILE *file = json ? output_open(&out, path) : NULL;
+    bool fine = file != NULL;
+    if (file) { // what cannot be written is seen when it is closed
+        json_dumpf(json, file, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+        fputc('\n', file);
+        fine = output_close(&out, file);
     }
+    int cause = errno;
     json_decref(json);
     errno = cause;
     return fine;

@@ -1,11 +1,13 @@
 // The executable that `moecc build` makes: this program with a plan behind it, in one file. It needs nothing else.
 #include "runtime/cli/cli.h"
+#include "runtime/output.h"
 
 #include <stdio.h>
 
 int main(int argc, char **argv)
 {
     const char *program = argc > 0 ? argv[0] : "moe";
+    output_clean_on_signals();
     moe_plan *plan = NULL;
     moe_status status = moe_plan_open("/proc/self/exe", &plan);
     if (status != MOE_OK) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/output.h"
 #include "runtime/watch/spans.h"
 #include "runtime/watch/trace_events.h"
 
@@ -71,13 +72,13 @@ moe_status moe_session_trace(const moe_session *session, const char *path)
 {
     if (!session || !path || !session->variant || !session->options.trace)
         return MOE_INVALID;
-    FILE *out = fopen(path, "w");
+    struct output_file file;
+    FILE *out = output_open(&file, path);
     if (!out)
         return MOE_IO;
     trace_begin(out);
     for (uint32_t r = 0; r < session->info->ranks; r++)
         write_rank(out, session, r);
     trace_end(out);
-    bool good = !ferror(out);
-    return fclose(out) == 0 && good ? MOE_OK : MOE_IO;
+    return output_close(&file, out) ? MOE_OK : MOE_IO;
 }
