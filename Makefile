@@ -19,7 +19,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-smoke bench-full install clean lint test-binary
+.PHONY: all deps demo check check-long fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-models bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -180,7 +180,13 @@ $(B)/moe-bench-%: $(B)/obj/tests/bench/schedules/%.o $(B)/obj/tests/bench/schedu
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
-bench-overlap bench-predict: deps
+# One layer of published models at full size: up to 12 GB of memory each, a few minutes.
+MODEL_BENCH_SRC := $(wildcard tests/bench/models/*.c)
+$(B)/moe-bench-models: $(call obj,$(MODEL_BENCH_SRC)) $(B)/obj/tests/bench/schedules/subject.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
+
+bench-overlap bench-predict bench-models: deps
 	@$(MAKE) --no-print-directory $(B)/moe-$@
 	@$(B)/moe-$@
 
@@ -206,7 +212,7 @@ install: all
 lint:
 	@for c in clang-19 clang-18 clang; do command -v $$c >/dev/null 2>&1 && break; c=; done; \
 	if [ -z "$$c" ]; then echo "clang is not installed: second compiler skipped"; exit 0; fi; \
-	for f in $(RUNTIME_SRC) runtime/cli/stub.c $(COMPILER_SRC) compiler/main.c $(TEST_SRC) $(BENCH_SRC) $(SCHEDULE_BENCH_SRC); do \
+	for f in $(RUNTIME_SRC) runtime/cli/stub.c $(COMPILER_SRC) compiler/main.c $(TEST_SRC) $(BENCH_SRC) $(SCHEDULE_BENCH_SRC) $(MODEL_BENCH_SRC); do \
 	    $$c $(COMMON) $(LLVM_CFLAGS) -O1 -fsyntax-only $$f || exit 1; done; \
 	for f in stdlib/cuda/host/*.cc; do $$c -x c++ -std=c++17 -Wall -Wextra -Werror -O1 -fsyntax-only $$f || exit 1; done; \
 	echo "$$c: no warnings"
