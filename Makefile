@@ -19,7 +19,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-models bench-smoke bench-full install clean lint test-binary
+.PHONY: all deps demo check check-long fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-tune bench-models bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -186,7 +186,7 @@ $(B)/moe-bench-models: $(call obj,$(MODEL_BENCH_SRC)) $(B)/obj/tests/bench/sched
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
-bench-overlap bench-predict bench-models: deps
+bench-overlap bench-predict bench-tune bench-models: deps
 	@$(MAKE) --no-print-directory $(B)/moe-$@
 	@$(B)/moe-$@
 

@@ -179,6 +179,7 @@ static void finish(struct tuning *t, struct tune_result *result)
                                    .serial_ns = t->serial_ns,
                                    .alone_ns = t->alone_ns,
                                    .winner = best->use,
+                                   .library = offer ? offer->use : "serial",
                                    .split = best->parts > 1,
                                    .evaluations = t->evaluations};
     result->alone = t->alone_ns < t->kept[0].step_ns * (1 - WORTH) && fits(t) && t->ranks > 1;

@@ -25,6 +25,7 @@ struct tune_options {
 struct tune_result {
     double best_ns, library_ns, serial_ns, alone_ns;
     const char *winner;         // `ladder(n: 4)`, or `name`
+    const char *library;        // the best of what the file and std.schedules offer
     const char *name, *text;    // `.moe` text that holds it, under a name that the file does not have
     bool split;                 // it has more than one micro-batch, wave or chunk
     bool alone;                 // better without expert parallelism

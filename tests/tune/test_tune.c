@@ -8,8 +8,9 @@
 #include "compiler/tune/tune.h"
 #include "tests/simulate/fixture.h"
 
-static const char *const pairs[] = {"prefill_nodes", "prefill_attention", "box",    "ethernet", "decode_pod",
-                                    "mid_batch",     "small_batch",       "short_attention", "tiny",     "cpu"};
+/// The last four run here: `make bench-tune` measures them.
+static const char *const pairs[] = {"prefill_nodes", "ethernet",    "decode_pod", "small_batch",   "short_attention",
+                                    "tiny",          "cpu_latency", "cpu_layers", "cpu_attention", "cpu_shared"};
 
 struct tuned {
     struct tune_result result;
@@ -66,9 +67,16 @@ static void check_winner(const char *name, const struct tuned *tuned)
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size), *in = fopen(path, "r");
+    char line[256], folder[1024];
     CU_ASSERT_PTR_NOT_NULL_FATAL(in);
-    for (int c; (c = fgetc(in)) != EOF;)
-        fputc(c, out);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(getcwd(folder, sizeof folder));
+    while (fgets(line, sizeof line, in)) {
+        static const char import[] = "import \"calibrated.moe\""; // the text is compiled elsewhere
+        if (!strncmp(line, import, strlen(import)))
+            fprintf(out, "import \"%s/tests/tune/calibrated.moe\"%s", folder, line + strlen(import));
+        else
+            fputs(line, out);
+    }
     fclose(in);
     fprintf(out, "\n%s", tuned->text);
     fclose(out);
@@ -85,24 +93,28 @@ static void check_winner(const char *name, const struct tuned *tuned)
 static void test_pairs(void)
 {
     const char *all = getenv("MOE_TUNE_EVALUATIONS"); // more than a test has time for
-    int better = 0;
+    int better = 0, measurable = 0;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         struct tuned tuned = tune_pair(pairs[i], all ? (uint32_t)atoi(all) : 520, 0);
         const struct tune_result *r = &tuned.result;
         CU_ASSERT_TRUE(r->best_ns <= r->library_ns * (1 + 1e-9));
-        better += r->library_ns / r->best_ns >= 1.03;
+        double gain = r->library_ns / r->best_ns;
+        better += gain >= 1.03;
         if (all)
             printf("\n%-18s %-32s %10.1f us, library %10.1f us: %5.1f%%", pairs[i], tuned.winner, 1e-3 * r->best_ns,
-                   1e-3 * r->library_ns, 100 * (r->library_ns / r->best_ns - 1));
+                   1e-3 * r->library_ns, 100 * (gain - 1));
         check_winner(pairs[i], &tuned);
         CU_ASSERT_EQUAL(r->split, strcmp(pairs[i], "tiny") != 0);
-        CU_ASSERT_EQUAL(r->alone, !strcmp(pairs[i], "ethernet") || !strcmp(pairs[i], "prefill_nodes"));
+        bool runs_here = !strncmp(pairs[i], "cpu", 3), alone = !strcmp(pairs[i], "ethernet") || !strcmp(pairs[i], "prefill_nodes");
+        measurable += runs_here && gain >= 1.03;
+        CU_ASSERT_EQUAL(r->alone, alone || runs_here); // their links are slow, and one rank has room for all experts
         CU_ASSERT_EQUAL(strstr(tuned.out, "do not split") == NULL, r->split);
         CU_ASSERT_PTR_NOT_NULL(strstr(tuned.out, "\n// serial  ")); // what the speedups are over
         CU_ASSERT_EQUAL(strstr(tuned.out, "do not use expert parallelism here") != NULL, r->alone);
         tuned_free(&tuned);
     }
     CU_ASSERT_TRUE(better >= 3);
+    CU_ASSERT_TRUE(measurable >= 2);
 }
 
 /// The same twice, but for what is measured.
@@ -117,7 +129,7 @@ static void test_deterministic(void)
 /// What the table says was measured, has run.
 static void test_confirmed(void)
 {
-    struct tuned tuned = tune_pair("cpu", 60, 2);
+    struct tuned tuned = tune_pair("cpu_latency", 60, 2);
     const char *line = tuned.out ? strstr(tuned.out, "exposed   measured\n") : NULL;
     CU_ASSERT_PTR_NOT_NULL_FATAL(line);
     for (int i = 0; i < 2 && line; i++) {
