@@ -342,38 +342,38 @@ static const char *stage_place(const struct compilation *c, const char *name)
     return "";
 }
 
-// The plan's kernels as CUDA source, for the first chip of the target.
-static const struct cuda_chip *generate_sources(struct compilation *c, struct cuda_sources *sources)
+/// The chips of a CUDA target's text; true: and there is another, at *at.
+static const struct cuda_chip *next_chip(struct compilation *c, const char **at)
 {
-    const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
-    const char *target = ir_text(c->module, pipeline->target_text);
-    if (pipeline->target != target_cuda)
-        fatal(c->context, EXIT_USAGE, "`--emit=%s` is for a CUDA target, as in `--target cuda:sm_80`", c->options->emit);
-    const struct cuda_chip *chip = cuda_chip(context_printf(c->context, "%.*s", (int)strcspn(target, ","), target));
+    size_t length = strcspn(*at, ",");
+    const struct cuda_chip *chip = cuda_chip(context_printf(c->context, "%.*s", (int)length, *at));
+    *at += length + ((*at)[length] == ',');
+    return chip;
+}
+
+static const char *cuda_target(struct compilation *c)
+{
+    return ir_text(c->module, ROW(c->module, mod_pipeline, c->pipeline)->target_text);
+}
+
+/// The plan's kernels as CUDA source for a chip.
+static bool generate_sources(struct compilation *c, const struct cuda_chip *chip, struct cuda_sources *sources)
+{
     if (!cuda_generate(c->context, c->plan, chip, sources))
-        return NULL;
+        return false;
     for (uint32_t i = 0; i < sources->count; i++)
         sources->at[i].place = stage_place(c, sources->at[i].stage);
     if (c->options->use_cuda)
         cuda_use_file(c->context, sources, c->options->use_cuda);
-    return chip;
+    return true;
 }
 
-// Kernels that no GPU runs: compiled for this machine's CPU, beside a plan without native code.
-static bool generate_cuda(struct compilation *c)
+/// Kernels that no GPU runs: compiled for this machine's CPU, beside a plan without native code.
+static bool load_for_host(struct compilation *c)
 {
-    const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
-    const char *target = ir_text(c->module, pipeline->target_text), *host = strstr(target, ",host");
+    const char *target = cuda_target(c);
     struct cuda_sources sources;
-    if (!host || c->options->check.deployed) {
-        struct span place = pipeline->node ? node_at(&c->text.ast, pipeline->node)->name_span : (struct span){.file = NONE};
-        struct diag *diag = diag_error(c->context, E0901, place, "running kernels for `cuda(%s)` on a GPU is not built yet",
-                                       target);
-        diag_help(c->context, diag, "`moecc run --target cuda:sm_80,host` runs CUDA kernels on this machine's CPU, "
-                                    "`--target cpu` native ones");
-        return false;
-    }
-    if (!generate_sources(c, &sources))
+    if (!generate_sources(c, next_chip(c, &target), &sources))
         return false;
     c->result->kernels = calloc(COUNT(c->plan, plan_kernel) + 1, sizeof *c->result->kernels);
     if (!c->result->kernels)
@@ -384,12 +384,66 @@ static bool generate_cuda(struct compilation *c)
     return true;
 }
 
+/// Code for every chip of the target, behind the plan's tables. Chips that cut a product into other units than the first
+/// would need a plan of their own.
+static bool embed_for_chips(struct compilation *c, void **code, size_t *code_bytes)
+{
+    struct cuda_image image = {0};
+    int64_t *units = context_alloc(c->context, (COUNT(c->plan, plan_kernel) + 1) * sizeof *units);
+    for (const char *target = cuda_target(c), *first = target; *target;) {
+        bool again = target > first;
+        const struct cuda_chip *chip = next_chip(c, &target);
+        struct cuda_sources sources;
+        if (!generate_sources(c, chip, &sources))
+            return false;
+        for (uint32_t i = 0; i < COUNT(c->plan, plan_kernel); i++) {
+            int64_t count = ROW(c->plan, plan_kernel, i)->unit_count;
+            if (again && count != units[i])
+                fatal(c->context, EXIT_INPUT, "`%s` and the chips before it have products in other tiles: build for each alone",
+                      chip->name);
+            units[i] = count;
+        }
+        nvrtc_embed(c->context, c->plan, chip, &sources, &image);
+    }
+    *code = malloc(image.size + 1);
+    if (!*code)
+        fatal(c->context, EXIT_SYSTEM, "out of memory");
+    memcpy(*code, image.bytes, image.size);
+    *code_bytes = image.size;
+    str_id level = ir_str(c->plan, "cuda");
+    ROW(c->plan, plan_info, 0)->cpu_level = level;
+    if (c->options->verbose)
+        fprintf(stderr, "%u CUDA kernels, %u of them compiled now, the others from the cache; %zu bytes\n", image.kernels,
+                image.made, image.size);
+    return true;
+}
+
+static bool generate_cuda(struct compilation *c, void **code, size_t *code_bytes)
+{
+    const struct mod_pipeline *pipeline = ROW(c->module, mod_pipeline, c->pipeline);
+    bool host = strstr(cuda_target(c), ",host") != NULL, deployed = c->options->check.deployed;
+    if (host != deployed)
+        return host ? load_for_host(c) : embed_for_chips(c, code, code_bytes);
+    struct span place = pipeline->node ? node_at(&c->text.ast, pipeline->node)->name_span : (struct span){.file = NONE};
+    if (deployed) {
+        struct diag *diag = diag_error(c->context, E0901, place, "executables for `cuda(%s)` cannot carry kernels for the CPU yet",
+                                       cuda_target(c));
+        diag_help(c->context, diag, "without `host` they carry code for GPUs; `moecc run` runs CUDA kernels on this machine's CPU");
+        return false;
+    }
+    struct diag *diag = diag_error(c->context, E0901, place, "running kernels for `cuda(%s)` on a GPU is not built yet",
+                                   cuda_target(c));
+    diag_help(c->context, diag, "`moecc run --target cuda:sm_80,host` runs CUDA kernels on this machine's CPU, "
+                                "`--target cpu` native ones");
+    return false;
+}
+
 static bool generate(struct compilation *c)
 {
     void *code = NULL;
     size_t code_bytes = 0;
     bool cuda = ROW(c->module, mod_pipeline, c->pipeline)->target == target_cuda;
-    if (!(cuda ? generate_cuda(c) : codegen_cpu(c->context, c->plan, c->cpu_level, &code, &code_bytes))) {
+    if (!(cuda ? generate_cuda(c, &code, &code_bytes) : codegen_cpu(c->context, c->plan, c->cpu_level, &code, &code_bytes))) {
         if (!c->context->error_count)
             fatal(c->context, EXIT_BUG, "code generation failed without saying why");
         return false;
@@ -415,12 +469,17 @@ static bool print_cuda(struct compilation *c)
     bool ptx = emitted(c, "ptx"), cubin = emitted(c, "cubin");
     if (!ptx && !cubin && !emitted(c, "cuda"))
         return false;
-    const struct cuda_chip *chip = generate_sources(c, &sources);
-    if (chip && ptx)
+    if (ROW(c->module, mod_pipeline, c->pipeline)->target != target_cuda)
+        fatal(c->context, EXIT_USAGE, "`--emit=%s` is for a CUDA target, as in `--target cuda:sm_80`", c->options->emit);
+    const char *target = cuda_target(c);
+    const struct cuda_chip *chip = next_chip(c, &target);
+    if (!generate_sources(c, chip, &sources))
+        return true;
+    if (ptx)
         nvrtc_print_ptx(c->context, chip, &sources, c->options->out);
-    else if (chip && cubin)
+    else if (cubin)
         nvrtc_print_resources(c->context, chip, &sources, true, c->options->out);
-    else if (chip)
+    else
         cuda_print(&sources, c->options->out);
     return true;
 }
@@ -432,10 +491,12 @@ static void new_plan(struct compilation *c)
 }
 
 /// Code for what has been lowered; then, where several levels are asked for, lowered and generated again for each of the
-/// others: layouts, and with them buffers, are a level's own.
+/// others: layouts, and with them buffers, are a level's own. One plan has the code of all GPUs.
 static bool generate_levels(struct compilation *c)
 {
-    const char *const *levels = c->options->levels;
+    static const char *const gpu[] = {"cuda", NULL};
+    bool cuda = ROW(c->module, mod_pipeline, c->pipeline)->target == target_cuda;
+    const char *const *levels = c->options->levels && cuda ? gpu : c->options->levels;
     bool fine = generate(c);
     for (uint32_t i = 0; fine && levels && levels[i]; i++) {
         if (i > 0) {
@@ -444,7 +505,7 @@ static bool generate_levels(struct compilation *c)
             c->again = true;
             fine = lower(c) && generate(c);
         }
-        c->result->images[i] = (struct driver_image){c->result->image, c->result->image_bytes};
+        c->result->images[i] = (struct driver_image){c->result->image, c->result->image_bytes, cuda};
         c->result->image = NULL;
     }
     return fine;

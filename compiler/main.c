@@ -106,7 +106,7 @@ static void set_load(struct command_line *l, const char *v) { l->driver.load = v
 static void set_json(struct command_line *l, const char *v) { (void)v, l->driver.json = true; }
 static void set_use_cuda(struct command_line *l, const char *v) { l->driver.use_cuda = v; }
 static void set_quiet(struct command_line *l, const char *v) { (void)v, l->quiet = true; }
-static void set_verbose(struct command_line *l, const char *v) { (void)v, l->verbose = true; }
+static void set_verbose(struct command_line *l, const char *v) { (void)v, l->verbose = l->driver.verbose = true; }
 
 static void set_dim(struct command_line *l, const char *v)
 {
@@ -437,9 +437,10 @@ static enum exit_code command_build(struct context *context, struct command_line
     }
     struct carried_plan plans[DRIVER_LEVELS];
     size_t bytes, count = 0;
-    for (; levels[count]; count++)
+    bool cuda = result.images[0].cuda;
+    for (; cuda ? count < 1 : levels[count] != NULL; count++)
         plans[count] = (struct carried_plan){result.images[count].bytes, result.images[count].size,
-                                             cpu_level_name(levels[count])};
+                                             cuda ? "cuda" : cpu_level_name(levels[count])};
     const char *carrier;
     bool written = choose_carrier(context, line, &carrier, &bytes) &&
                    (line->library ? write_library(context, carrier, bytes, plans, count, line->output)

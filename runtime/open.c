@@ -33,7 +33,8 @@ const char *moe_status_text(moe_status status)
     return status < sizeof texts / sizeof *texts ? texts[status] : "unknown status";
 }
 
-/// Copies the code to fresh pages and makes them executable; resolves every generated kernel's address.
+/// Copies the code to fresh pages and makes them executable; resolves every generated kernel's address. A plan for GPUs has
+/// code that is none of this machine's.
 static moe_status map_code(moe_plan *plan)
 {
     const struct ir *ir = &plan->plan.ir;
@@ -41,7 +42,7 @@ static moe_status map_code(moe_plan *plan)
     plan->kernels = calloc((size_t)count + 1, sizeof(moe_kernel_fn *));
     if (!plan->kernels)
         return open_fail(MOE_NO_MEMORY, "out of memory");
-    if (!plan->plan.code_bytes)
+    if (!plan->plan.code_bytes || ROW(ir, plan_info, 0)->target == target_cuda)
         return MOE_OK;
     plan->code_map_bytes = plan->plan.code_bytes;
     void *code = mmap(NULL, plan->code_map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -92,13 +92,29 @@ static moe_status choose_options(struct moe_session *session, const moe_options 
     return choose_fault(session);
 }
 
+/// `sm_80, sm_90a`: what the plan has code for.
+static const char *chips_of(const struct moe_session *session, char *text, size_t size)
+{
+    const struct plan_gpu_code *last = NULL;
+    int used = snprintf(text, size, "%s", COUNT(session->ir, plan_gpu_code) ? "" : "without code for any");
+    for (uint32_t i = 0; i < COUNT(session->ir, plan_gpu_code); i++) {
+        const struct plan_gpu_code *code = ROW(session->ir, plan_gpu_code, i);
+        if ((!last || last->chip != code->chip) && used >= 0 && (size_t)used < size) // a chip's rows follow one another
+            used += snprintf(text + used, size - (size_t)used, "%s%s", last ? ", " : "", ir_text(session->ir, code->chip));
+        last = code;
+    }
+    return text;
+}
+
 static moe_status check_machine(const struct moe_session *session)
 {
+    char chips[128];
     const char *level = ir_text(session->ir, session->info->cpu_level);
     for (uint32_t i = 0; i < COUNT(session->ir, plan_kernel) && session->info->target == target_cuda; i++)
         if (!ROW(session->ir, plan_kernel, i)->builtin && !session->plan->kernels[i])
-            return open_fail(MOE_UNSUPPORTED, "the plan is for CUDA, this build runs on the CPU");
-    if (session->plan->plan.code_bytes && !machine_runs(level))
+            return open_fail(MOE_UNSUPPORTED, "the plan's kernels are for GPUs (%s), which this runtime does not drive yet",
+                             chips_of(session, chips, sizeof chips));
+    if (session->info->target != target_cuda && session->plan->plan.code_bytes && !machine_runs(level))
         return open_fail(MOE_UNSUPPORTED, "the plan's code needs CPU level `%s`, which this machine lacks", level);
     return MOE_OK;
 }

@@ -12,7 +12,7 @@
 extern const struct ir_type plan_ir;
 
 #define PLAN_MAGIC "MOEPLAN"    // 8 bytes with its NUL
-#define PLAN_VERSION 2u
+#define PLAN_VERSION 3u
 
 /// File layout, little endian: this header, the tables in order of plan.def, the string pool, the code. Every block is
 /// 64-byte aligned (code 4096). `checksum` is XXH3-64 of the whole file with the field itself zero.

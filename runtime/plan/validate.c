@@ -160,6 +160,21 @@ static bool validate_codes(const struct check *c, uint32_t number, const struct 
     return true;
 }
 
+static bool validate_gpu_code(const struct check *c, uint32_t number)
+{
+    const struct plan_gpu_code *g = ROW(c->ir, plan_gpu_code, number);
+    uint64_t offset = (uint64_t)g->offset, bytes = (uint64_t)g->bytes;
+    if (c->info->target != target_cuda || g->kernel == NONE || ROW(c->ir, plan_kernel, g->kernel)->builtin)
+        return check_fail(c, "plan_gpu_code %u: for no kernel of a GPU", number);
+    if (g->offset < 0 || g->bytes < 1 || offset % 64 || offset > c->code_bytes || bytes > c->code_bytes - offset)
+        return check_fail(c, "plan_gpu_code %u: %lld bytes at %lld of %zu", number, (long long)g->bytes,
+                          (long long)g->offset, c->code_bytes);
+    if (!in_range(g->threads, 1, 1024) || !in_range(g->shared_bytes, 0, 1 << 20))
+        return check_fail(c, "plan_gpu_code %u: blocks of %u threads, %lld bytes", number, g->threads,
+                          (long long)g->shared_bytes);
+    return true;
+}
+
 static bool validate_param(const struct check *c, uint32_t number)
 {
     const struct plan_param *p = ROW(c->ir, plan_param, number);
@@ -416,6 +431,9 @@ bool plan_validate(const struct ir *ir, size_t code_bytes, char *error, size_t s
             return false;
     for (uint32_t i = 0; i < COUNT(ir, plan_kernel); i++)
         if (!validate_kernel(&c, i))
+            return false;
+    for (uint32_t i = 0; i < COUNT(ir, plan_gpu_code); i++)
+        if (!validate_gpu_code(&c, i))
             return false;
     for (uint32_t i = 0; i < COUNT(ir, plan_variant); i++)
         if (!validate_variant(&c, i))

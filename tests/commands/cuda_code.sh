@@ -60,3 +60,18 @@ for i in 2 3 4; do cmp "$folder/out1" "$folder/out$i"; done
 touch "$folder/then"
 $moecc run examples/hello.moe --target cuda:sm_80,host --emit=cubin >/dev/null
 [ -z "$(find "$folder/cache" -newer "$folder/then")" ]
+
+# An executable carries the code of every chip, made once; without an executor for GPUs it says whose it is.
+$moecc build examples/hello.moe --schedule serial --target cuda:sm_90a,sm_80 -o "$folder/hello" -v 2>"$folder/err"
+grep -q "^10 CUDA kernels, 5 of them compiled now" "$folder/err" # sm_80 was there
+$moecc build examples/hello.moe --schedule serial --target cuda:sm_90a,sm_80 -o "$folder/again" -v 2>"$folder/err"
+grep -q '^10 CUDA kernels, 0 of them compiled now' "$folder/err"
+cmp "$folder/hello" "$folder/again"
+$moecc inspect "$folder/hello" >"$folder/plan"
+[ "$(grep -c 'chip="sm_90a" form=cubin' "$folder/plan")" = 5 ]
+[ "$(grep -c 'chip="sm_80" form=ptx' "$folder/plan")" = 5 ]
+[ "$(grep -ac '\.target sm_80' "$folder/hello")" = 5 ] # PTX is there as text
+status=0
+"$folder/hello" --tokens 8 -q 2>"$folder/err" || status=$?
+[ $status = 3 ]
+grep -q "kernels are for GPUs (sm_90a, sm_80), which this runtime does not drive yet" "$folder/err"

@@ -87,16 +87,24 @@ const char *cache_file(struct context *context, const char *key, const char *suf
     return path;
 }
 
-const char *cache_read_text(struct context *context, const char *path)
+const char *cache_read(struct context *context, const char *path, size_t *size)
 {
+    struct stat status;
     FILE *file = fopen(path, "rb");
-    const char *text = "";
-    char part[4096];
-    for (size_t got; file && (got = fread(part, 1, sizeof part, file)) > 0;)
-        text = context_printf(context, "%s%.*s", text, (int)got, part);
+    *size = file && fstat(fileno(file), &status) == 0 ? (size_t)status.st_size : 0;
+    char *bytes = context_alloc(context, *size + 1);
+    bool fine = !file || fread(bytes, 1, *size, file) == *size;
     if (file)
         fclose(file);
-    return text;
+    if (!fine)
+        fatal(context, EXIT_SYSTEM, "cannot read %s", path);
+    return bytes;
+}
+
+const char *cache_read_text(struct context *context, const char *path)
+{
+    size_t size;
+    return cache_read(context, path, &size);
 }
 
 void cache_write(struct context *context, const char *path, const char *bytes, size_t size)

@@ -15,7 +15,9 @@ typedef void cache_maker(struct context *context, const char *path, void *user);
 const char *cache_file(struct context *context, const char *key, const char *suffix, cache_maker *make, void *user,
                        bool *made);
 
-/// What makers and users of such files read and write: a whole file; no file reads as "", writing leaves through `fatal`.
+/// What makers and users of such files read and write: a whole file, with a NUL behind it; no file reads as "", writing
+/// leaves through `fatal`.
+const char *cache_read(struct context *context, const char *path, size_t *size);
 const char *cache_read_text(struct context *context, const char *path);
 void cache_write(struct context *context, const char *path, const char *bytes, size_t size);
 

@@ -176,10 +176,12 @@ struct cuda_code nvrtc_compile(struct context *context, const struct cuda_chip *
         texts[i] = context_printf(context, "%.*s", (int)size, text);
         key = context_printf(context, "%s%s", key, texts[i]);
     }
+    bool made;
     struct job job = {chip, source, texts};
-    const char *folder = cache_file(context, context_printf(context, "%s%s", key, source->text), ".gpu", make_code, &job, NULL);
+    const char *folder = cache_file(context, context_printf(context, "%s%s", key, source->text), ".gpu", make_code, &job, &made);
     const char *log = cache_read_text(context, context_printf(context, "%s/log", folder));
-    struct cuda_code code = {.cubin = context_printf(context, "%s/cubin", folder),
+    struct cuda_code code = {.made = made,
+                             .cubin = context_printf(context, "%s/cubin", folder),
                              .ptx = context_printf(context, "%s/ptx", folder),
                              .registers = number_before(log, " registers"),
                              .stack_bytes = number_before(log, " bytes stack frame"),
@@ -187,6 +189,58 @@ struct cuda_code nvrtc_compile(struct context *context, const struct cuda_chip *
                                             number_before(log, " bytes spill loads")};
     code.blocks = resident_blocks(chip, source, code.registers);
     return code;
+}
+
+enum { IMAGE_ALIGN = 64 };
+
+/// Appends a file; where it lies.
+static int64_t append(struct context *context, struct cuda_image *image, const char *path, int64_t *bytes)
+{
+    size_t size, at = (image->size + IMAGE_ALIGN - 1) / IMAGE_ALIGN * IMAGE_ALIGN;
+    const char *file = cache_read(context, path, &size);
+    if (!size)
+        fatal(context, EXIT_SYSTEM, "a file of the cache is empty: %s", path);
+    if (at + size > image->capacity) {
+        image->capacity = 2 * (at + size);
+        uint8_t *grown = context_alloc(context, image->capacity); // zeros
+        if (image->size)
+            memcpy(grown, image->bytes, image->size);
+        image->bytes = grown;
+    }
+    memcpy(image->bytes + at, file, size);
+    image->size = at + size;
+    *bytes = (int64_t)size;
+    return (int64_t)at;
+}
+
+static void add_row(struct context *context, struct ir *plan, struct plan_gpu_code row)
+{
+    uint32_t number = ir_add(plan, T_plan_gpu_code);
+    if (number == NONE)
+        fatal(context, EXIT_SYSTEM, "out of memory");
+    *ROW(plan, plan_gpu_code, number) = row;
+}
+
+void nvrtc_embed(struct context *context, struct ir *plan, const struct cuda_chip *chip,
+                 const struct cuda_sources *sources, struct cuda_image *image)
+{
+    for (uint32_t i = 0; i < sources->count; i++) {
+        const struct cuda_source *source = &sources->at[i];
+        struct cuda_code code = nvrtc_compile(context, chip, source);
+        struct plan_gpu_code row = {.function = ir_str(plan, source->name),
+                                    .chip = ir_str(plan, chip->name),
+                                    .threads = (uint32_t)source->threads,
+                                    .shared_bytes = source->shared_bytes};
+        image->kernels++;
+        image->made += code.made;
+        for (uint32_t form = 0; form < gpu_code_words_count; form++) {
+            row.form = form;
+            row.offset = append(context, image, form == gpu_code_ptx ? code.ptx : code.cubin, &row.bytes);
+            for (row.kernel = 0; row.kernel < COUNT(plan, plan_kernel); row.kernel++)
+                if (sources->of_kernel[row.kernel] == i)
+                    add_row(context, plan, row);
+        }
+    }
 }
 
 void nvrtc_print_ptx(struct context *context, const struct cuda_chip *chip, const struct cuda_sources *sources, FILE *out)

@@ -10,6 +10,7 @@ struct cuda_code {
     const char *cubin, *ptx; // files
     int registers, stack_bytes, spill_bytes;
     int blocks;              // that a multiprocessor holds at once
+    bool made;               // now: it was not in the cache
 };
 
 /// Why there is no NVRTC here; NULL: there is.
@@ -19,6 +20,17 @@ const char *nvrtc_version(struct context *context);
 
 /// The code of one source for a chip, from the cache or made now.
 struct cuda_code nvrtc_compile(struct context *context, const struct cuda_chip *chip, const struct cuda_source *source);
+
+/// Code for a plan's kernels, several chips one after another: rows of plan_gpu_code, and what they point into.
+struct cuda_image {
+    uint8_t *bytes; // the context's
+    size_t size, capacity;
+    uint32_t kernels, made; // compiled for chips; of these, not found in the cache
+};
+
+/// Adds the code of a plan's kernels for a chip, cubins and PTX.
+void nvrtc_embed(struct context *context, struct ir *plan, const struct cuda_chip *chip,
+                 const struct cuda_sources *sources, struct cuda_image *image);
 
 /// Prints every source's PTX, each after a line that names it.
 void nvrtc_print_ptx(struct context *context, const struct cuda_chip *chip, const struct cuda_sources *sources, FILE *out);
