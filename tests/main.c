@@ -25,6 +25,7 @@
     S(emulator)   \
     S(cuda)       \
     S(planted)    \
+    S(product)    \
     S(runtime)    \
     S(weights)    \
     S(cli)        \

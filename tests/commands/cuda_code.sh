@@ -70,7 +70,7 @@ cmp "$folder/hello" "$folder/again"
 $moecc inspect "$folder/hello" >"$folder/plan"
 [ "$(grep -c 'chip="sm_90a" form=cubin' "$folder/plan")" = 5 ]
 [ "$(grep -c 'chip="sm_80" form=ptx' "$folder/plan")" = 5 ]
-[ "$(grep -ac '\.target sm_80' "$folder/hello")" = 5 ] # PTX is there as text
+[ "$(grep -ac "\.target sm_80" "$folder/hello")" -ge 5 ] # PTX is there as text; line tables of cubins quote it too
 status=0
 "$folder/hello" --tokens 8 -q 2>"$folder/err" || status=$?
 [ $status = 3 ]

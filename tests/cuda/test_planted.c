@@ -10,7 +10,7 @@
 #include "tests/codegen/fixture.h"
 
 enum { SEEDS = 6, MOST_FAULTS = 100 };
-enum subject_kind { EXPERTS, ROUTER };
+enum subject_kind { EXPERTS, CODES, ROUTER, KINDS };
 
 /// In `file`, the n-th `from` becomes `to`.
 struct fault {
@@ -21,7 +21,7 @@ struct fault {
 static const struct {
     const char *file;
     enum subject_kind kind;
-} files[] = {{"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"route.cu", ROUTER}};
+} files[] = {{"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"codes.h", CODES}, {"route.cu", ROUTER}};
 enum { FILES = sizeof files / sizeof *files };
 
 /// Taken out wherever they stand.
@@ -36,6 +36,13 @@ static const struct fault others[] = {
     {"tiles.h", "there ? 16 : 0", "there ? 8 : 0", 0},                                       // half of the bytes
     {"tiles.h", "const bool inside = k + chunk * 8 < k_end;", "const bool inside = k < k_end;", 0}, // the last slice
     {"tiles.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
+    {"codes.h", "column / CODE_BLOCK * CODE_SCALES", "k / CODE_BLOCK * CODE_SCALES", 0}, // the scales of another block
+    {"codes.h", "                    more = 0;\n", "", 0},
+    {"codes.h", "slot + SCALES_AT + p * BLOCK_N", "slot + SCALES_AT + (PARTS - 1 - p) * BLOCK_N", 0},
+    {"codes.h", "step % STAGES * SLOT_BYTES;\n        const int64_t k", "(step + 1) % STAGES * SLOT_BYTES;\n        const int64_t k", 0},
+    {"codes.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
+    {"codes.h", "expand<BLOCK_N>(wide, slot + CODES_AT);", "expand<BLOCK_N / 2>(wide, slot + CODES_AT);", 0},
+    {"codes.h", "gpu::thread() >= PARTS * EACH", "gpu::thread() >= PARTS * EACH - 1", 0},
     {"mlp_up.cu", "if (place >= tile.rows)", "if (place > tile.rows)", 0},
     {"mlp_up.cu", "if (feature < FFN)", "if (feature <= FFN)", 0},
     {"mlp_up.cu", "number += gpu::blocks()", "number += gpu::blocks() + 1", 0},
@@ -65,19 +72,26 @@ static const char *nth(const char *text, const char *wanted, int number)
     return NULL;
 }
 
-/// The source with the fault in it. A header is put in the place of its #include.
+/// The text with a header in the place of its #include, where it has that.
+static const char *with_header(struct context *context, const char *text, const char *file, const char *header)
+{
+    const char *include = context_printf(context, "#include \"%s\"", file), *place = strstr(text, include);
+    return !place ? text
+                  : context_printf(context, "%.*s#line 1 \"%s\"\n%s%s", (int)(place - text), text, file, header,
+                                   place + strlen(include));
+}
+
+/// The source with the fault in it.
 static void plant(struct context *context, struct cuda_sources *sources, const struct fault *fault)
 {
     const char *file = embedded_text(context, fault->file), *at = nth(file, fault->from, fault->number);
     const char *wrong = context_printf(context, "%.*s%s%s", (int)(at - file), file, fault->to, at + strlen(fault->from));
-    const char *include = context_printf(context, "#include \"%s\"", fault->file);
     for (uint32_t i = 0; i < sources->count; i++) {
-        const char *text = sources->at[i].text, *place = strstr(text, include), *whole = strstr(text, file);
-        if (place)
-            sources->at[i].text = context_printf(context, "%.*s#line 1 \"%s\"\n%s%s", (int)(place - text), text, fault->file,
-                                                 wrong, place + strlen(include));
-        else if (whole)
-            sources->at[i].text = context_printf(context, "%.*s%s", (int)(whole - text), text, wrong);
+        const char *text = sources->at[i].text, *whole = strstr(text, file);
+        if (!strcmp(fault->file, "tiles.h")) // which codes.h includes
+            text = with_header(context, text, "codes.h", embedded_text(context, "codes.h"));
+        sources->at[i].text = whole ? context_printf(context, "%.*s%s", (int)(whole - text), text, wrong)
+                                    : with_header(context, text, fault->file, wrong);
     }
 }
 
@@ -101,16 +115,20 @@ static void load(struct code *code, const struct fault *fault, uint64_t seed)
 
 // --------------------------------------------------------------------------------------------------------- subjects
 
-static void run_experts(const struct fault *fault, uint64_t seed, void *result, size_t size)
+static void run_layer(const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form)
 {
     static const struct layer_shape shape = {264, 200, 2, 70, 2, dtype_bf16, dtype_bf16};
     struct layer l;
     struct code code;
-    layer_init(&l, &shape, "cuda:sm_80", 5);
+    layer_init_form(&l, &shape, form, "cuda:sm_80", 5);
+    const struct plan_param *w[2] = {&l.up_param, &l.down_param};
+    int64_t codes = form & LAYER_E4M3 ? dtype_fp8_e4m3 : dtype_none;
     l.acc_stride = l.h * 4; // no room between rows
     code_init(&code);
-    code_add(&code, kernel_role_mlp_up, (int64_t[]){l.h, l.f, activation_silu, l.dtype, l.a_stride, l.hidden_stride}, 6, 1);
-    code_add(&code, kernel_role_mlp_down, (int64_t[]){l.f, l.h, l.dtype, l.result, l.hidden_stride, l.acc_stride}, 6, 1);
+    code_add(&code, kernel_role_mlp_up, (int64_t[]){l.h, l.f, activation_silu, l.dtype, l.a_stride, l.hidden_stride, 0, 0,
+                                                       codes, w[0]->block_cols, w[0]->scales}, 11, 1);
+    code_add(&code, kernel_role_mlp_down, (int64_t[]){l.f, l.h, l.dtype, l.result, l.hidden_stride, l.acc_stride, 0, 0,
+                                                         codes, w[1]->block_cols, w[1]->scales}, 11, 1);
     load(&code, fault, seed);
     memset(l.hidden, 0xff, (size_t)(l.pair_count * l.hidden_stride));
     memset(l.acc, 0xff, (size_t)(l.rows * l.acc_stride));
@@ -127,6 +145,16 @@ static void run_experts(const struct fault *fault, uint64_t seed, void *result, 
     memcpy((char *)result + y, l.hidden, y + hidden < size ? hidden : size - y);
     layer_free(&l);
     code_free(&code);
+}
+
+static void run_experts(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    run_layer(fault, seed, result, size, 0);
+}
+
+static void run_codes(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    run_layer(fault, seed, result, size, LAYER_E4M3);
 }
 
 /// With groups of experts and without.
@@ -160,7 +188,7 @@ static void run_router(const struct fault *fault, uint64_t seed, void *result, s
 
 enum { RESULT_BYTES = 256 << 10 };
 
-static void (*const runs[])(const struct fault *, uint64_t, void *, size_t) = {[EXPERTS] = run_experts,
+static void (*const runs[])(const struct fault *, uint64_t, void *, size_t) = {[EXPERTS] = run_experts, [CODES] = run_codes,
                                                                                 [ROUTER] = run_router};
 
 /// 0: nothing was noticed. `good`: the results of the kernels without a fault.
@@ -217,11 +245,11 @@ static void test_planted(void)
     struct context context;
     int tried = 0, missed = 0;
     int every = getenv("MOE_CUDA_FAULTS") ? 1 : 4; // a sample, but in check-long
-    char *good[2] = {block(RESULT_BYTES), block(RESULT_BYTES)}, reports[4096];
+    char *good[KINDS] = {block(RESULT_BYTES), block(RESULT_BYTES), block(RESULT_BYTES)}, reports[4096];
     if (!level_runs_here("cuda:sm_80"))
         return;
     context_init(&context);
-    for (int kind = EXPERTS; kind <= ROUTER; kind++)
+    for (int kind = 0; kind < KINDS; kind++)
         runs[kind](NULL, 1, good[kind], RESULT_BYTES);
     CU_ASSERT_EQUAL(host_reports(reports, sizeof reports), 0);
     int count = collect(faults, kinds, &context);
@@ -238,8 +266,8 @@ static void test_planted(void)
     printf("\n    %d of %d planted faults found\n", tried - missed, tried);
     CU_ASSERT(missed * 20 <= tried);
     context_free(&context);
-    free(good[EXPERTS]);
-    free(good[ROUTER]);
+    for (int kind = 0; kind < KINDS; kind++)
+        free(good[kind]);
 }
 
 void suite_planted(void);

@@ -1,5 +1,5 @@
 // Layouts of checkpoints: the same experts stored in every way that a weights map can describe give the same bytes, and
-// codes with scales give what the numbers they stand for give, within 1e-6 in f32. The map alone says how a tensor
+// codes with scales give what the numbers they stand for give, within 1e-6 in f32; CUDA kernels run by the CPU likewise. The map alone says how a tensor
 // lies: the same bytes read another way are other experts.
 #include <CUnit/CUnit.h>
 #include <math.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/weights/safetensors.h"
+#include "tests/codegen/fixture.h"
 #include "tests/end_to_end/harness.h"
 
 enum { E = 3, H = 160, F = 96, TOKENS = 20, MOST_TENSORS = 16, BLOCK = 128 };
@@ -82,7 +83,16 @@ struct reading {
     bool biased;
     uint32_t ranks;
     const char *down_format; // NULL: as the others
+    const char *target;      // NULL: cpu
 };
+
+static const char emulated[] = "cuda:sm_80,host";
+
+static bool has_cuda(void)
+{
+    setenv("MOECC_CACHE", "build/cuda-cache", 0);
+    return level_runs_here("cuda:sm_80");
+}
 
 static moe_plan *compile_reading(const struct reading *r)
 {
@@ -106,7 +116,8 @@ static moe_plan *compile_reading(const struct reading *r)
              r->biased ? "    param b_up: bf16[experts, 2 * ffn];\n    param b_down: bf16[experts, hidden];\n" : "",
              r->biased ? ", b_gate_up: b_up, b_down: b_down" : "", r->gate_up, r->down,
              r->biased ? "    b_up = interleaved(\"b_up\");\n    b_down = \"b_down\";\n" : "");
-    return subject_compile(&(struct subject){.text = text, .layer = -1, .ranks = r->ranks ? r->ranks : 1});
+    return subject_compile(&(struct subject){.text = text, .layer = -1, .ranks = r->ranks ? r->ranks : 1,
+                                             .target = r->target});
 }
 
 static struct outcome run_reading(const struct reading *r)
@@ -224,18 +235,25 @@ static void test_same_experts(void)
                    {INTERLEAVED, true, "transpose(interleaved(\"up\"))", "transpose(\"down\")"},
                    {SWAPPED_INTERLEAVED, false, "interleaved(swapped(\"up\"))", "\"down\""},
                    {PACKED, false, "concat(\"w1\", \"v1\")", "transpose(\"w2\")"}};
-    static const char *const types[][2] = {{"bf16", "BF16"}, {"f32", "F32"}};
+    static const struct {
+        const char *type, *of_file, *target;
+    } types[] = {{"bf16", "BF16", NULL}, {"f32", "F32", NULL}, {"bf16", "BF16", emulated}, {"f16", "F16", emulated}};
     draw();
-    for (int t = 0; t < 2; t++) {
-        store(types[t][1], SEPARATE, false);
-        struct outcome first =
-            run_fine(&(struct reading){types[t][0], types[t][0], SEPARATE_UP, SEPARATE_DOWN, false, 1, NULL});
+    for (int t = 0; t < 4 && (t < 2 || has_cuda()); t++) {
+        struct reading reading = {.type = types[t].type, .format = types[t].type, .gate_up = SEPARATE_UP, .down = SEPARATE_DOWN};
+        store(types[t].of_file, SEPARATE, false);
+        struct outcome native = run_fine(&reading);
+        reading.target = types[t].target;
+        struct outcome first = run_fine(&reading);
+        CU_ASSERT(relative_l2(first.out, native.out, TOKENS * H) <= 5e-3);
+        outcome_free(&native);
         for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-            store(types[t][1], layouts[i].order, layouts[i].transposed);
-            struct outcome o =
-                run_fine(&(struct reading){types[t][0], types[t][0], layouts[i].gate_up, layouts[i].down, false, 1, NULL});
+            store(types[t].of_file, layouts[i].order, layouts[i].transposed);
+            reading.gate_up = layouts[i].gate_up;
+            reading.down = layouts[i].down;
+            struct outcome o = run_fine(&reading);
             if (memcmp(o.out, first.out, sizeof x) != 0)
-                fprintf(stderr, "%s: %s, %s differ\n", types[t][0], layouts[i].gate_up, layouts[i].down);
+                fprintf(stderr, "%s: %s, %s differ\n", types[t].type, layouts[i].gate_up, layouts[i].down);
             CU_ASSERT(!memcmp(o.out, first.out, sizeof x));
             outcome_free(&o);
         }
@@ -248,14 +266,14 @@ static void b31_wrong_readings(void)
 {
     draw();
     store("F32", INTERLEAVED, false);
-    struct outcome right = run_fine(&(struct reading){"f32", "f32", "interleaved(\"up\")", "\"down\"", false, 1, NULL});
+    struct outcome right = run_fine(&(struct reading){"f32", "f32", "interleaved(\"up\")", "\"down\"", false, 1, NULL, NULL});
     static const char *const wrong[] = {"\"up\"", "swapped(\"up\")", "swapped(interleaved(\"up\"))"};
     for (int i = 0; i < 3; i++) {
-        struct outcome o = run_fine(&(struct reading){"f32", "f32", wrong[i], "\"down\"", false, 1, NULL});
+        struct outcome o = run_fine(&(struct reading){"f32", "f32", wrong[i], "\"down\"", false, 1, NULL, NULL});
         CU_ASSERT(relative_l2(o.out, right.out, TOKENS * H) > 0.2);
         outcome_free(&o);
     }
-    struct outcome o = run_reading(&(struct reading){"f32", "f32", "transpose(\"up\")", "\"down\"", false, 1, NULL});
+    struct outcome o = run_reading(&(struct reading){"f32", "f32", "transpose(\"up\")", "\"down\"", false, 1, NULL, NULL});
     CU_ASSERT_EQUAL(o.status, MOE_BAD_WEIGHTS);
     CU_ASSERT_PTR_NOT_NULL(strstr(o.error, "tensor `up` is [3, 192, 160], parameter `w_gate_up` needs [3, 160, 192]"));
     CU_ASSERT_PTR_NOT_NULL(strstr(o.error, "without `transpose`"));
@@ -332,19 +350,23 @@ static void store_e4m3(enum order order, bool transposed, const char *scale_dtyp
 static void compare_with_numbers(const char *format, const char *gate_up_map, const char *down_map, bool biased,
                                  void (*store_numbers)(void))
 {
-    struct reading codes = {"f32", format, gate_up_map, down_map, biased, 1, NULL}, narrow = codes, spread = codes;
+    struct reading codes = {"f32", format, gate_up_map, down_map, biased, 1, NULL, NULL}, narrow = codes, spread = codes;
     narrow.type = "bf16";
     spread.ranks = 4;
     struct outcome o = run_fine(&codes), low = run_fine(&narrow), four = run_fine(&spread);
+    narrow.target = has_cuda() ? emulated : NULL;
+    struct outcome gpu = run_fine(&narrow);
     store_numbers();
-    struct outcome want = run_fine(&(struct reading){"f32", "f32", SEPARATE_UP, SEPARATE_DOWN, biased, 1, NULL});
+    struct outcome want = run_fine(&(struct reading){"f32", "f32", SEPARATE_UP, SEPARATE_DOWN, biased, 1, NULL, NULL});
     double error = relative_l2(o.out, want.out, TOKENS * H);
     if (!(error <= 1e-6))
         fprintf(stderr, "%s %s: %g\n", format, gate_up_map, error);
     CU_ASSERT(error <= 1e-6);
     CU_ASSERT(relative_l2(four.out, want.out, TOKENS * H) <= 1e-6);
     CU_ASSERT(relative_l2(low.out, want.out, TOKENS * H) <= 6e-3);
-    outcome_free(&o), outcome_free(&low), outcome_free(&four), outcome_free(&want);
+    CU_ASSERT(relative_l2(gpu.out, want.out, TOKENS * H) <= 6e-3);
+    CU_ASSERT(relative_l2(gpu.out, low.out, TOKENS * H) <= 3e-3);
+    outcome_free(&o), outcome_free(&low), outcome_free(&four), outcome_free(&want), outcome_free(&gpu);
 }
 
 static void store_plain(void)
@@ -377,7 +399,7 @@ static void test_e4m3(void)
     }
     draw();
     store_e4m3(FUSED, false, "U8", true);
-    struct outcome o = run_reading(&(struct reading){"f32", "e4m3", cases[0].gate_up, cases[0].down, false, 1, NULL});
+    struct outcome o = run_reading(&(struct reading){"f32", "e4m3", cases[0].gate_up, cases[0].down, false, 1, NULL, NULL});
     CU_ASSERT_EQUAL(o.status, MOE_BAD_WEIGHTS);
     CU_ASSERT_PTR_NOT_NULL(strstr(o.error, "tensor `up_s` is U8, the scales of parameter `w_gate_up` are declared f32"));
     outcome_free(&o);
@@ -397,7 +419,7 @@ static void b32_types_by_tensor(void)
     add_scales(&c, "up_s", "F32", (int64_t[]){E, 2, 2}, scales);
     add_floats(&c, "down", "BF16", 3, (int64_t[]){E, H, F}, &down[0][0][0]);
     store_and_free(&c);
-    struct reading mixed = {"bf16", "e4m3", "scaled(\"up\", suffix: \"_s\")", "\"down\"", false, 1, "bf16"}, wrong = mixed;
+    struct reading mixed = {"bf16", "e4m3", "scaled(\"up\", suffix: \"_s\")", "\"down\"", false, 1, "bf16", NULL}, wrong = mixed;
     struct outcome o = run_fine(&mixed);
     wrong.down_format = "f16"; // as many bytes, other numbers
     wrong.type = "f16";
@@ -405,7 +427,7 @@ static void b32_types_by_tensor(void)
     CU_ASSERT_EQUAL(refused.status, MOE_BAD_WEIGHTS);
     CU_ASSERT_PTR_NOT_NULL(strstr(refused.error, "tensor `down` is BF16, parameter `w_down` is declared f16"));
     store_plain();
-    struct outcome want = run_fine(&(struct reading){"f32", "f32", SEPARATE_UP, SEPARATE_DOWN, false, 1, NULL});
+    struct outcome want = run_fine(&(struct reading){"f32", "f32", SEPARATE_UP, SEPARATE_DOWN, false, 1, NULL, NULL});
     CU_ASSERT(relative_l2(o.out, want.out, TOKENS * H) <= 6e-3);
     outcome_free(&o), outcome_free(&refused), outcome_free(&want);
 }
