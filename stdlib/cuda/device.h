@@ -24,11 +24,15 @@
 //   uint32_t f16_pair(low, high)          the same in f16
 //   float f16_low(pair), f16_high(pair)   and back
 //   uint32_t bits(f), float number(u)     a float's representation and back
+//   args.maps[i]                          with GPU_MAPS, a number defined before this header: tensors for hopper.h
 //   GPU_UNROLL, GPU_ROLLED for (...)      a loop that must, or must not, be unrolled
 #ifndef MOE_DEVICE_H
 #define MOE_DEVICE_H
 
 #include "kernels.h"
+#ifndef __CUDACC_RTC__
+#include "host/emulator.h"
+#endif
 
 // The words that constants of a kernel are given in: dtype_bf16, score_softmax, activation_silu, ...
 #define WORDS(kind) enum kind {
@@ -39,10 +43,39 @@
 #undef WORD
 #undef WORDS_END
 
+#ifndef GPU_MAPS
+#define GPU_MAPS 0 // tensor maps of a launch: hopper.h
+#endif
+
+namespace gpu {
+
+/// A tensor in global memory, as copies by boxes want it described: the driver's CUtensorMap on a GPU.
+#ifdef __CUDACC_RTC__
+struct alignas(64) Map {
+    uint64_t words[16];
+};
+#else
+using Map = host_map;
+#endif
+
+/// How a launch's map is made: the argument that it describes, and its extents; of the outermost, which differs from
+/// launch to launch, what it counts.
+enum MapCounts { MAP_PAIRS, MAP_EXPERTS };
+struct MapShape {
+    int argument, rank, counts;
+    int64_t extents[4], strides[4]; // in elements, from the innermost on; in bytes, the innermost an element's
+    int box[4];
+};
+
+} // namespace gpu
+
 /// What a kernel is launched with: the instruction's arguments and the range of units it is to work on.
 struct Launch {
     struct moe_kargs k;
     int64_t begin, end;
+#if GPU_MAPS
+    gpu::Map maps[GPU_MAPS];
+#endif
 };
 
 namespace gpu {

@@ -12,6 +12,12 @@
 #define GPU_UNROLL
 #define GPU_ROLLED
 
+#if GPU_MAPS
+#define GPU_FILL_MAPS(launch) gpu::fill_maps(launch, MAP_SHAPES)
+#else
+#define GPU_FILL_MAPS(launch)
+#endif
+
 /// The image of a kernel: the function that the executor calls, as if it were native code (moe_kernel_fn).
 #define GPU_KERNEL(threads, resident)                                                                              \
     static void kernel_body(const Launch &args);                                                                   \
@@ -23,12 +29,36 @@
                                                                       int64_t end, void *scratch)                  \
     {                                                                                                              \
         (void)scratch;                                                                                             \
-        Launch launch = {*k, begin, end};                                                                          \
+        Launch launch = {};                                                                                        \
+        launch.k = *k;                                                                                             \
+        launch.begin = begin;                                                                                      \
+        launch.end = end;                                                                                          \
+        GPU_FILL_MAPS(launch);                                                                                     \
         host_launch(kernel_entry, &launch, threads, SHARED_BYTES, GPU_CHECKED);                                    \
     }                                                                                                              \
     static void kernel_body(const Launch &args)
 
 namespace gpu {
+
+#if GPU_MAPS
+/// Describes a launch's tensors. Kernels that have some begin with the pairs control.
+static void fill_maps(Launch &launch, const MapShape *shapes)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)launch.k.p[0];
+    for (int i = 0; i < GPU_MAPS; i++) {
+        Map &map = launch.maps[i];
+        map.base = (const char *)launch.k.p[shapes[i].argument];
+        map.rank = shapes[i].rank;
+        for (int d = 0; d < map.rank; d++) {
+            map.extents[d] = shapes[i].extents[d];
+            map.strides[d] = shapes[i].strides[d];
+            map.box[d] = shapes[i].box[d];
+        }
+        map.extents[map.rank - 1] = shapes[i].counts == MAP_PAIRS ? pairs->expert_first[pairs->experts]
+                                                                  : pairs->first_expert + pairs->experts;
+    }
+}
+#endif
 
 GPU_INLINE int thread()
 {

@@ -14,19 +14,30 @@
 // the rows are cut depends on the number of blocks and changes no bit.
 //
 // Constants from the compiler: FFN, WIDTH, DTYPE, RESULT, HIDDEN_STRIDE, ACC_STRIDE, UNWEIGHTED, FORM, WEIGHT_BYTES and
-// BIAS_BYTES (of an expert), those of codes.h; THREADS, BLOCK_M, COLUMNS, STAGES, SHARED_BYTES.
+// BIAS_BYTES (of an expert), those of codes.h; THREADS, RESIDENT, BLOCK_M, COLUMNS (of an item), PANEL (of a unit of work),
+// STAGES, SHARED_BYTES. On sm_90a the product is tiles_hopper.h's, each of its teams has half of the columns to itself, and
+// threads that copy go through the items with them.
+#if GPU_MAPS
+#include "tiles_hopper.h"
+#else
 #include "codes.h"
+#endif
 
 static_assert(DTYPE == dtype_bf16 || DTYPE == dtype_f16, "what tensor cores multiply");
 
 constexpr bool HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
+constexpr int TEAM_COLUMNS = COLUMNS / TEAMS, VECTORS = TEAM_COLUMNS / VECTOR; // of a row of the item, a team's
+#if GPU_MAPS
+using TileSums = Sums;
+#else
 constexpr int MS = BLOCK_M / 2 / 16, NS = COLUMNS / 2 / 8; // a warp's part
 constexpr int64_t ROW_STRIDE = weight_stride(FFN);
-constexpr int VECTORS = COLUMNS / VECTOR;                  // of a row of the item
+using TileSums = Sums<MS, NS>;
+#endif
 
-/// A panel of columns and a range of rows.
+/// Panels of columns and a range of rows.
 struct Item {
-    int64_t column, row, row_end;
+    int64_t column, column_end, row, row_end;
 };
 
 /// The first of an expert's pairs [from, to) whose row is not below `row`.
@@ -45,9 +56,10 @@ GPU_INLINE int64_t first_pair(const struct moe_pairs_head *pairs, int64_t from, 
 /// A thread's vectors of the item: rows and columns that it zeroes, and later stores.
 template <class Body> GPU_INLINE void each_vector(const Item &item, Body body)
 {
-    const int64_t column = item.column + gpu::thread() % VECTORS * VECTOR;
-    if (column < WIDTH)
-        for (int64_t row = item.row + gpu::thread() / VECTORS; row < item.row_end; row += THREADS / VECTORS)
+    const int place = gpu::thread() % TEAM;
+    const int64_t column = item.column + team() * TEAM_COLUMNS + place % VECTORS * VECTOR;
+    if (column < item.column_end)
+        for (int64_t row = item.row + place / VECTORS; row < item.row_end; row += TEAM / VECTORS)
             body(row, column);
 }
 
@@ -68,14 +80,15 @@ GPU_INLINE void store(const Item &item, const char *acc, const struct moe_pairs_
     });
 }
 
-/// Adds a warp's part of a tile, whose first pair is `first`, to the accumulator. `bias`: the expert's.
+/// Adds a thread's part of a tile, whose first pair is `first`, to the accumulator. Its columns begin at `column` of the
+/// item. `bias`: the expert's.
 GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &item, int64_t first, int64_t rows,
-                    const Sums<MS, NS> &sums, int row, int column, const float *bias)
+                    const TileSums &sums, int column, const float *bias)
 {
     GPU_UNROLL for (int m = 0; m < MS; m++)
         GPU_UNROLL for (int half = 0; half < 2; half++)
         {
-            const int place = row + 16 * m + gpu::lane() / 4 + 8 * half;
+            const int place = first_row() + M_STEP * m + gpu::lane() / 4 + 8 * half;
             if (place >= rows)
                 continue;
             const float weight = UNWEIGHTED ? 1.0f : pairs->pair_weight[first + place];
@@ -83,7 +96,7 @@ GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &i
             GPU_UNROLL for (int n = 0; n < NS; n++)
             {
                 const int64_t at = item.column + column + 8 * n + gpu::lane() % 4 * 2;
-                if (at >= WIDTH)
+                if (at >= item.column_end)
                     continue;
                 float *two = (float *)(to + at * 4);
                 GPU_UNROLL for (int i = 0; i < 2; i++)
@@ -95,46 +108,86 @@ GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &i
         }
 }
 
-/// Everything that one expert adds to the item.
-GPU_INLINE void add_expert(const Launch &args, const Item &item, int64_t expert)
+#if GPU_MAPS
+/// The product of `rows` pairs, and where its columns begin for this thread.
+template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Item &item, int64_t expert, int64_t first,
+                       int64_t rows)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
-    const char *hidden = (const char *)args.k.p[DOWN_HIDDEN];
+    multiply(pipe, sums, {&args.maps[0], first, rows}, {&args.maps[1], item.column, pairs->first_expert + expert, false}, FFN);
+    return team() * TEAM_COLUMNS;
+}
+#else
+template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &, TileSums &sums, const Item &item, int64_t expert, int64_t first,
+                       int64_t rows)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
     const char *weights = (const char *)args.k.p[DOWN_W] + (pairs->first_expert + expert) * WEIGHT_BYTES;
-    const int row = gpu::warp() / 2 * (BLOCK_M / 2), column = gpu::warp() % 2 * (COLUMNS / 2);
-    const int64_t begin = pairs->expert_first[expert], end = pairs->expert_first[expert + 1], left = WIDTH - item.column;
-    const int64_t last = first_pair(pairs, begin, end, item.row_end);
-    const char *b_rows = weights + item.column * ROW_STRIDE;
+    const char *b_rows = weights + item.column * ROW_STRIDE, *a_rows = (const char *)args.k.p[DOWN_HIDDEN] + first * HIDDEN_STRIDE;
+    const int64_t left = WIDTH - item.column;
+    const Rows a = {{{a_rows, (int)rows}, {a_rows, 0}}, HIDDEN_STRIDE, BLOCK_M};
     const Rows b = {{{b_rows, left < COLUMNS ? (int)left : COLUMNS}, {b_rows, 0}}, ROW_STRIDE, COLUMNS};
     const Scales scales = scales_of(weights, WIDTH, FFN, item.column, item.column);
+    const int column = gpu::warp() % 2 * (COLUMNS / 2);
+    multiply_weights<BLOCK_M, COLUMNS, STAGES>(sums, a, b, scales, FFN, first_row(), column, 4 * NS);
+    return column;
+}
+#endif
+
+/// Everything that one expert adds to the item.
+template <class Pipe> GPU_INLINE void add_expert(const Launch &args, Pipe &pipe, const Item &item, int64_t expert)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
+    const int64_t begin = pairs->expert_first[expert], end = pairs->expert_first[expert + 1];
+    const int64_t last = first_pair(pairs, begin, end, item.row_end);
     const float *bias = nullptr;
     if (HAS_BIAS)
         bias = (const float *)((const char *)args.k.p[DOWN_ARGS] + (pairs->first_expert + expert) * BIAS_BYTES);
     for (int64_t first = first_pair(pairs, begin, last, item.row); first < last; first += BLOCK_M) {
         const int64_t rows = last - first < BLOCK_M ? last - first : BLOCK_M;
-        const char *a_rows = hidden + first * HIDDEN_STRIDE;
-        const Rows a = {{{a_rows, (int)rows}, {a_rows, 0}}, HIDDEN_STRIDE, BLOCK_M};
-        Sums<MS, NS> sums;
-        // its first barrier parts this add from the one before, and the first from the clearing
-        multiply_weights<BLOCK_M, COLUMNS, STAGES>(sums, a, b, scales, FFN, row, column, 4 * NS);
-        add(pairs, (char *)args.k.p[DOWN_ACC], item, first, rows, sums, row, column, bias);
+        TileSums sums;
+        // its barrier parts this add from the one before, and the first from the clearing
+        const int column = product(args, pipe, sums, item, expert, first, rows);
+        if (pipe.MULTIPLIES)
+            add(pairs, (char *)args.k.p[DOWN_ACC], item, first, rows, sums, column, bias);
     }
 }
 
-GPU_KERNEL(THREADS, 2)
+/// Into how many ranges the rows are cut: the fewest with which the blocks are busy nearly as long as the best would let
+/// them be, of 16 or fewer. An item more than there are blocks makes all wait for one.
+GPU_INLINE int64_t row_ranges(int64_t rows, int64_t panels)
+{
+    const int64_t blocks = gpu::blocks(), most = (rows + BLOCK_M - 1) / BLOCK_M;
+    int64_t best = 1, best_turns = (panels + blocks - 1) / blocks;
+    for (int64_t ranges = 2; ranges <= most && ranges <= 16; ranges++) {
+        const int64_t turns = (panels * ranges + blocks - 1) / blocks;
+        if (10 * turns * best < 9 * best_turns * ranges) {
+            best = ranges;
+            best_turns = turns;
+        }
+    }
+    return best;
+}
+
+GPU_KERNEL(THREADS, RESIDENT)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
     char *acc = (char *)args.k.p[DOWN_ACC];
-    const int64_t panels = args.end - args.begin, most = (pairs->rows + BLOCK_M - 1) / BLOCK_M;
-    const int64_t wanted = (2 * gpu::blocks() + panels - 1) / panels, ranges = wanted < most ? wanted : most;
-    for (int64_t number = gpu::block(); number < panels * ranges; number += gpu::blocks()) {
-        const int64_t range = number % ranges;
-        const Item item = {(args.begin + number / ranges) * COLUMNS, pairs->rows * range / ranges,
-                           pairs->rows * (range + 1) / ranges};
-        clear(item, acc);
-        for (int64_t expert = 0; expert < pairs->experts; expert++)
-            add_expert(args, item, expert);
-        gpu::sync_block(); // what other threads have added
-        store(item, acc, pairs);
-    }
+    const int64_t width = args.end * PANEL < WIDTH ? args.end * PANEL : WIDTH;
+    const int64_t panels = (width - args.begin * PANEL + COLUMNS - 1) / COLUMNS, ranges = row_ranges(pairs->rows, panels);
+    with_pipeline([&](auto pipe) {
+        for (int64_t number = gpu::block(); number < panels * ranges; number += gpu::blocks()) {
+            const int64_t range = number % ranges;
+            const Item item = {args.begin * PANEL + number / ranges * COLUMNS, width, pairs->rows * range / ranges,
+                               pairs->rows * (range + 1) / ranges};
+            if (pipe.MULTIPLIES)
+                clear(item, acc);
+            for (int64_t expert = 0; expert < pairs->experts; expert++)
+                add_expert(args, pipe, item, expert);
+            if (pipe.MULTIPLIES) {
+                sync_team(); // what other threads have added
+                store(item, acc, pairs);
+            }
+        }
+    });
 }

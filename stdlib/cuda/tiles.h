@@ -35,6 +35,35 @@ template <int MS, int NS> struct Sums {
     float at[MS][NS][4];
 };
 
+constexpr int TEAMS = 1, TEAM = THREADS; // threads that write to the same columns: all (tiles_hopper.h has two teams)
+constexpr int M_STEP = 16;               // rows between a thread's blocks of sums
+
+GPU_INLINE int team()
+{
+    return 0;
+}
+
+GPU_INLINE void sync_team()
+{
+    gpu::sync_block();
+}
+
+/// What lasts from one product to the next: nothing. All threads multiply.
+struct Pipeline {
+    static constexpr bool MULTIPLIES = true;
+};
+
+template <class Body> GPU_INLINE void with_pipeline(Body body)
+{
+    body(Pipeline{});
+}
+
+/// Where a thread's sums begin among the tile's rows.
+GPU_INLINE int first_row()
+{
+    return gpu::warp() / 2 * (BLOCK_M / 2);
+}
+
 /// Where a row's chunk lies in a slot: chunks are permuted by row, so that neither copies nor ldmatrix meet in a bank.
 GPU_INLINE int chunk_at(int row, int chunk)
 {

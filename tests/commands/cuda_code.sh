@@ -32,6 +32,24 @@ for kernel in copy_rows merge; do
     grep -E '^\s*(ld|st)\.(global\.)?(nc\.)?(b|u|s|f)(8|16|32)\s' "$folder/rows" && { echo "$kernel: narrow accesses"; exit 1; }
 done
 
+# sm_90a: boxes of tensors and products by warpgroups, which the assembler has not put one after the other (its notes C75xx);
+# in the machine code too, where a disassembler is installed (CUDA's, or `pip install nvidia-cuda-nvcc`).
+$moecc run examples/hello.moe --target cuda:sm_90a,host --emit=ptx >"$folder/ptx"
+$moecc run examples/hello.moe --target cuda:sm_90a,host --emit=cubin >"$folder/out"
+disassembler=${MOECC_NVDISASM:-$(command -v nvdisasm || true)}
+for kernel in mlp_up mlp_down; do
+    sed -n "/^\/\/ kernel $kernel/,/^\/\/ kernel [^$kernel]/p" "$folder/ptx" >"$folder/product"
+    for word in wgmma.mma_async cp.async.bulk.tensor mbarrier.try_wait setmaxnreg; do grep -q "$word" "$folder/product"; done
+    grep -q mma.sync "$folder/product" && { echo "$kernel: products by warps"; exit 1; }
+    cubin=$(awk -v kernel="$kernel" 'index($1, kernel) == 1 { print $NF }' "$folder/out")
+    grep -q 'C75[0-9][0-9]' "$(dirname "$cubin")/log" && { cat "$(dirname "$cubin")/log"; exit 1; }
+    [ -z "$disassembler" ] && continue
+    "$disassembler" -c "$cubin" >"$folder/sass"
+    grep -q 'HGMMA.64x128x16.F32.BF16' "$folder/sass"
+    grep -q UTMALDG "$folder/sass"
+    grep -Eq '\b(LDL|STL)\b' "$folder/sass" && { echo "$kernel: local memory"; exit 1; }
+done
+
 # An edited kernel: a mistake has its line in the edited file, and the stage whose kernel it is.
 $moecc run examples/hello.moe --target cuda:sm_80,host --emit=cuda >"$folder/edited.cu"
 line=$(grep -n 'const float factor\|sum_rows\|merge_first\[token\]' "$folder/edited.cu" | tail -n 1 | cut -d: -f1)

@@ -11,6 +11,9 @@
 #include "tests/end_to_end/harness.h"
 
 static const char chip[] = "cuda:sm_80";
+// One by one of each way to multiply: by warps, and by warpgroups from boxes.
+static const char *const product_chips[] = {"cuda:sm_80", "cuda:sm_90a"};
+enum { PRODUCT_CHIPS = sizeof product_chips / sizeof *product_chips };
 
 static void no_reports(const char *what)
 {
@@ -34,7 +37,8 @@ struct expert_case {
 /// The constants that say how a kernel's weights are stored.
 #define STORED(param) dtype_quantised((param).dtype) ? (param).dtype : dtype_none, (param).block_cols, (param).scales
 
-static bool layer_code(struct code *code, const struct layer *l, const struct expert_case *c, int blocks)
+static bool layer_code(struct code *code, const struct layer *l, const struct expert_case *c, const char *level,
+                       int blocks)
 {
     int64_t form = (l->plain ? MLP_PLAIN : 0) | (l->b_up ? MLP_HAS_BIAS : 0);
     code_init(code);
@@ -50,7 +54,7 @@ static bool layer_code(struct code *code, const struct layer *l, const struct ex
              (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, 0, form & MLP_HAS_BIAS,
                          STORED(l->down_param)},
              11, 1);
-    return code_generate(code, chip);
+    return code_generate(code, level);
 }
 
 /// Every buffer that a kernel writes begins as NaN.
@@ -87,15 +91,15 @@ static bool guards_intact(const struct layer *l)
     return true;
 }
 
-static void check_experts(const struct expert_case *c)
+static void check_experts(const struct expert_case *c, const char *level)
 {
     struct layer l, again;
     struct code one, many;
-    layer_init_form(&l, &c->shape, c->form, chip, 7);
-    layer_init_form(&again, &c->shape, c->form, chip, 7);
-    CU_ASSERT_FATAL(layer_code(&one, &l, c, 1));
+    layer_init_form(&l, &c->shape, c->form, level, 7);
+    layer_init_form(&again, &c->shape, c->form, level, 7);
+    CU_ASSERT_FATAL(layer_code(&one, &l, c, level, 1));
     layer_run(&one, &l, 1000000);
-    CU_ASSERT_FATAL(layer_code(&many, &again, c, 6));
+    CU_ASSERT_FATAL(layer_code(&many, &again, c, level, 6));
     layer_run(&many, &again, 3);
     double *expected = layer_reference(&l, c->activation), *got = calloc((size_t)(l.rows * l.h) + 1, sizeof *got);
     for (int64_t r = 0; r < l.rows; r++) {
@@ -105,10 +109,10 @@ static void check_experts(const struct expert_case *c)
     }
     double error = relative_error(expected, got, l.rows * l.h);
     if (!(error <= 5e-3))
-        fprintf(stderr, "h %d f %d rows %d form %u: error %g\n", (int)l.h, (int)l.f, (int)l.rows, c->form, error);
+        fprintf(stderr, "%s, h %d f %d rows %d form %u: error %g\n", level, (int)l.h, (int)l.f, (int)l.rows, c->form, error);
     CU_ASSERT(error <= 5e-3);
     CU_ASSERT(guards_intact(&l) && guards_intact(&again));
-    no_reports("experts");
+    no_reports(level);
     free(expected);
     free(got);
     code_free(&one);
@@ -136,7 +140,8 @@ static void test_experts(void)
         {{160, 96, 4, 70, 2, dtype_bf16, dtype_bf16}, LAYER_BIASED | LAYER_MXFP4, activation_clamped_silu},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && level_runs_here(chip); i++)
-        check_experts(&cases[i]);
+        for (int level = 0; level < (cases[i].form & (LAYER_E4M3 | LAYER_MXFP4) ? 1 : PRODUCT_CHIPS); level++)
+            check_experts(&cases[i], product_chips[level]);
 }
 
 // ------------------------------------------------------------------------------------------- rows, byte by byte
@@ -339,7 +344,7 @@ static struct outcome run_model(const struct pipeline_run *r, const float *in, c
     return o;
 }
 
-static void compare_model(const char *model, int64_t layer)
+static void compare_model(const char *model, int64_t layer, const char *target)
 {
     char input[96], file[96], name[32];
     int64_t rows, width;
@@ -351,11 +356,12 @@ static void compare_model(const char *model, int64_t layer)
     for (int64_t r = 0; r < 4; r++)
         counts[r] = rows * (r + 1) / 4 - rows * r / 4;
     moe_options options = {.threads = 2, .poison = 1};
-    struct pipeline_run cuda = {.model = model, .layer = layer, .target = "cuda:sm_80,host"};
+    struct pipeline_run cuda = {.model = model, .layer = layer, .target = target};
     struct pipeline_run cpu = {.model = model, .layer = layer};
     struct outcome o = run_model(&cuda, in, counts, options), native = run_model(&cpu, in, counts, options);
     double error = relative_l2(o.out, want, (size_t)(rows * width)), apart = relative_l2(o.out, native.out, (size_t)(rows * width));
-    printf("\n    %s layer %d: relative L2 %.2e, from the CPU backend %.2e", model, (int)layer, error, apart);
+    printf("\n    %s layer %d, %s: relative L2 %.2e, from the CPU backend %.2e", model, (int)layer, target,
+           error, apart);
     CU_ASSERT(error <= 5e-3 && apart <= 5e-3);
     outcome_free(&o);
     outcome_free(&native);
@@ -367,12 +373,14 @@ static void test_models(void)
 {
     if (!level_runs_here(chip))
         return;
-    compare_model("olmoe-tiny", 0);
-    compare_model("mixtral-tiny", 0);
-    compare_model("qwen2-moe-tiny", 1);
-    compare_model("qwen3-moe-tiny", 0);
-    compare_model("deepseek-v3-tiny", 2);
-    compare_model("deepseek-v3-fp8-tiny", 2);
+    compare_model("olmoe-tiny", 0, "cuda:sm_80,host");
+    compare_model("mixtral-tiny", 0, "cuda:sm_80,host");
+    compare_model("qwen2-moe-tiny", 1, "cuda:sm_80,host");
+    compare_model("qwen3-moe-tiny", 0, "cuda:sm_80,host");
+    compare_model("deepseek-v3-tiny", 2, "cuda:sm_80,host");
+    compare_model("deepseek-v3-fp8-tiny", 2, "cuda:sm_80,host");
+    compare_model("olmoe-tiny", 0, "cuda:sm_90a,host");
+    compare_model("deepseek-v3-tiny", 2, "cuda:sm_90a,host");
     printf("\n");
     no_reports("models");
 }

@@ -12,6 +12,21 @@ struct program {
     const char *name, *body, *finding; // finding NULL: a right program
 };
 
+// sm_90a: a barrier at 8192 and a box of eight rows that it waits for.
+#define BOX(publish, bytes)                                                                              \
+    "gpu::Barrier *b = (gpu::Barrier *)(gpu::shared() + 8192);\n"                                        \
+    "if (gpu::thread() == 0) { gpu::barrier_init(b, 1); " publish " }\n"                                 \
+    "gpu::sync_block();\n"                                                                               \
+    "gpu::Map map = {(const char *)args.k.p[1], {64, 8}, {2, 128}, {64, 8}, 2};\n"                        \
+    "if (gpu::thread() == 0) { gpu::barrier_expect(b, " bytes "); gpu::copy_box(gpu::shared(), map, b, 0, 0); }\n"
+#define READ_BOX "if (gpu::block() == 0) ((int *)args.k.p[0])[gpu::thread()] = ((int *)gpu::shared())[gpu::thread()];\n"
+// Rows of A at 0 and of B at 8192, all ones, written by threads and multiplied.
+#define WRITE_MATRICES                                                                                   \
+    "for (int i = gpu::thread(); i < 9 * 256; i += 128) ((uint32_t *)gpu::shared())[i] = 0x3f803f80u;\n"
+#define MATRICES(publish) WRITE_MATRICES publish "gpu::sync_block();\nfloat d[1][4];\n"
+#define PRODUCT "gpu::multiply_group<false, 8>(d, gpu::matrix_at(gpu::shared()), gpu::matrix_at(gpu::shared() + 8192), false);\n"
+#define USE_SUMS "if (gpu::block() == 0 && d[0][0] != 16) ((int *)args.k.p[0])[gpu::thread()] = 1;\n"
+
 // Each line of a body is a line of the kernel, from 1 on.
 static const struct program programs[] = {
     {"a barrier between a write and another thread's read",
@@ -77,7 +92,7 @@ static const struct program programs[] = {
      "gpu::copy_async(gpu::shared() + 16 * gpu::thread(), args.k.p[1], 16);\n",
      "ends with asynchronous copies it has not waited for"},
     {"a copy to where nothing is shared",
-     "gpu::copy_async(gpu::shared() + 4096, args.k.p[1], 16);\n"
+     "gpu::copy_async(gpu::shared() + 65536, args.k.p[1], 16);\n"
      "gpu::copy_async_wait<0>();\n",
      "not to shared memory"},
     {"shared memory that nobody has written",
@@ -88,6 +103,72 @@ static const struct program programs[] = {
      "write of global memory by block"},
     {"two threads that write the same word",
      "if (gpu::block() == 0) ((int *)args.k.p[0])[gpu::thread() / 2] = 1;\n",
+     "is not ordered after the write by thread"},
+    {"a box that is waited for", BOX("gpu::publish_barriers();", "1024") "gpu::barrier_wait(b, 0);\n" READ_BOX, NULL},
+    {"a box that is not waited for",
+     BOX("gpu::publish_barriers();", "1024") "gpu::sync_block();\n" READ_BOX "gpu::barrier_wait(b, 0);\n",
+     "is not ordered after the write by a box copied for barrier 0"},
+    {"a barrier that is not published", BOX("", "1024") "gpu::barrier_wait(b, 0);\n" READ_BOX, "has not published"},
+    {"a barrier that expects more bytes", BOX("gpu::publish_barriers();", "1040") "gpu::barrier_wait(b, 0);\n",
+     "phase 0 lacks 0 of 1 arrivals and 16 bytes"},
+    {"a barrier that expects fewer bytes", BOX("gpu::publish_barriers();", "512") "gpu::barrier_wait(b, 0);\n",
+     "deadlock"},
+    {"a barrier whose initialisation is not seen",
+     "gpu::Barrier *b = (gpu::Barrier *)gpu::shared();\n"
+     "if (gpu::thread() == 0) gpu::barrier_init(b, 128);\n"
+     "gpu::shuffle(1, 0);\n"
+     "if (gpu::warp() == 0) gpu::barrier_arrive(b);\n",
+     "it is not ordered after"},
+    {"arrivals that do not suffice",
+     "gpu::Barrier *b = (gpu::Barrier *)gpu::shared();\n"
+     "if (gpu::thread() == 0) gpu::barrier_init(b, 129);\n"
+     "gpu::sync_block();\n"
+     "gpu::barrier_arrive(b);\n"
+     "gpu::barrier_wait(b, 0);\n",
+     "barrier_wait for barrier 0, whose phase 0 lacks 1 of 129 arrivals and 0 bytes"},
+    {"a barrier orders what came before its arrivals",
+     "gpu::Barrier *b = (gpu::Barrier *)gpu::shared();\n"
+     "int *at = (int *)(gpu::shared() + 1024);\n"
+     "if (gpu::thread() == 0) gpu::barrier_init(b, 128);\n"
+     "gpu::sync_block();\n"
+     "at[gpu::thread()] = gpu::thread();\n"
+     "gpu::barrier_arrive(b);\n"
+     "gpu::barrier_wait(b, 0);\n"
+     "if (gpu::block() == 0) ((int *)args.k.p[0])[gpu::thread()] = at[(gpu::thread() + 1) % 128];\n",
+     NULL},
+    {"a product that is waited for",
+     MATRICES("gpu::publish_barriers();") "gpu::multiply_begin();\n" PRODUCT
+                                           "gpu::multiply_commit();\ngpu::multiply_wait<0>();\n" USE_SUMS,
+     NULL},
+    {"a product of rows that are not published",
+     MATRICES("") "gpu::multiply_begin();\n" PRODUCT "gpu::multiply_commit();\ngpu::multiply_wait<0>();\n" USE_SUMS,
+     "meets a write that was not published"},
+    {"sums that are not waited for",
+     MATRICES("gpu::publish_barriers();") "gpu::multiply_begin();\n" PRODUCT "gpu::multiply_commit();\n" USE_SUMS
+                                          "gpu::multiply_wait<0>();\n",
+     "touches sums of products it has not waited for"},
+    {"a product without a beginning",
+     MATRICES("gpu::publish_barriers();") PRODUCT "gpu::multiply_commit();\ngpu::multiply_wait<0>();\n" USE_SUMS,
+     "without multiply_begin"},
+    {"a product that is not committed",
+     MATRICES("gpu::publish_barriers();") "gpu::multiply_begin();\n" PRODUCT "gpu::multiply_wait<0>();\n",
+     "ends with products it has not waited for"},
+    {"rows that a product may still read",
+     MATRICES("gpu::publish_barriers();") "gpu::multiply_begin();\n" PRODUCT
+                                          "gpu::multiply_commit();\n((uint32_t *)gpu::shared())[gpu::thread()] = 0;\n"
+                                          "gpu::multiply_wait<0>();\n",
+     "is not ordered after the read by the products of warp"},
+    {"a barrier of some threads",
+     "int *at = (int *)gpu::shared(), *out = (int *)args.k.p[0];\n"
+     "at[gpu::thread()] = gpu::thread();\n"
+     "gpu::sync_threads<64>(1 + gpu::thread() / 64);\n"
+     "if (gpu::block() == 0) out[gpu::thread()] = at[gpu::thread() ^ 32];\n",
+     NULL},
+    {"a barrier of the wrong threads",
+     "int *at = (int *)gpu::shared(), *out = (int *)args.k.p[0];\n"
+     "at[gpu::thread()] = gpu::thread();\n"
+     "gpu::sync_threads<64>(1 + gpu::thread() / 64);\n"
+     "if (gpu::block() == 0) out[gpu::thread()] = at[gpu::thread() ^ 64];\n",
      "is not ordered after the write by thread"},
 };
 
@@ -103,7 +184,8 @@ static int run_program(const struct program *program, uint64_t seed, char *repor
         return -1;
     }
     const char *text = context_printf(&code.context,
-                                      "#define KERNEL_NAME body\n#include \"device.h\"\nconstexpr int SHARED_BYTES = 4096;\n"
+                                      "#define KERNEL_NAME body\n#include \"device.h\"\n#include \"hopper.h\"\n"
+                                      "constexpr int SHARED_BYTES = 16384;\n"
                                       "GPU_KERNEL(128, 1)\n{\n#line 1 \"body.cu\"\n%s}\n",
                                       program->body);
     struct cuda_source source = {.name = "body", .file = "body.cu", .text = text, .stage = "", .place = ""};

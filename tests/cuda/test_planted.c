@@ -1,6 +1,8 @@
-// Planted faults: every barrier, wait and commit of every CUDA kernel is taken out, one at a time, and a few other mistakes
-// are made (wrong swizzle, bounds, slots used too early); each run must be found out, by a report or by its results. A fault
-// runs in a process of its own, for it may write anywhere.
+// Planted faults: every barrier, wait, arrival, commit, fence and copy of every CUDA kernel is taken out, one at a time, and
+// a few other mistakes are made (wrong swizzle, bounds, byte counts, slots used too early); each run must be found out, by a
+// report or by its results. A fault runs in a process of its own, for it may write anywhere. Two kinds of statements are left
+// alone, as nothing the CPU executes depends on them: multiply_end, which keeps a compiler from moving registers, and what
+// shares registers out among warps.
 #include <CUnit/CUnit.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +11,10 @@
 
 #include "tests/codegen/fixture.h"
 
-enum { SEEDS = 6, MOST_FAULTS = 100 };
-enum subject_kind { EXPERTS, CODES, ROUTER, KINDS };
+enum { SEEDS = 6, MOST_FAULTS = 160 };
+enum subject_kind { EXPERTS, CODES, ROUTER, WIDE, KINDS }; // wide: experts by warpgroups
 
-/// In `file`, the n-th `from` becomes `to`.
+/// In `file`, the n-th `from` becomes `to`; without `to`, the statement that begins so is taken out.
 struct fault {
     const char *file, *from, *to;
     int number;
@@ -21,12 +23,16 @@ struct fault {
 static const struct {
     const char *file;
     enum subject_kind kind;
-} files[] = {{"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"codes.h", CODES}, {"route.cu", ROUTER}};
+} files[] = {{"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"codes.h", CODES},
+             {"route.cu", ROUTER}, {"tiles_hopper.h", WIDE}, {"mlp_down.cu", WIDE}};
 enum { FILES = sizeof files / sizeof *files };
 
 /// Taken out wherever they stand.
-static const char *const orders[] = {"gpu::sync_block();", "gpu::sync_warp();", "gpu::copy_async_commit();",
-                                     "gpu::copy_async_wait<STAGES - 2>();"};
+static const char *const orders[] = {
+    "gpu::sync_block(",      "gpu::sync_warp(",       "gpu::copy_async_commit(", "gpu::copy_async_wait<",  "sync_team();",
+    "gpu::sync_threads<",    "gpu::barrier_init(",    "gpu::publish_barriers(",  "gpu::barrier_arrive(",  "gpu::barrier_expect(",
+    "gpu::barrier_wait(",    "gpu::copy_box(",        "gpu::multiply_begin(",    "gpu::multiply_commit(", "gpu::multiply_wait<",
+};
 
 static const struct fault others[] = {
     {"tiles.h", "(chunk ^ (row & (CHUNKS - 1)))", "(chunk ^ (row & gpu::lane() & (CHUNKS - 1)))", 0}, // swizzle
@@ -37,20 +43,35 @@ static const struct fault others[] = {
     {"tiles.h", "const bool inside = k + chunk * 8 < k_end;", "const bool inside = k < k_end;", 0}, // the last slice
     {"tiles.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
     {"codes.h", "column / CODE_BLOCK * CODE_SCALES", "k / CODE_BLOCK * CODE_SCALES", 0}, // the scales of another block
-    {"codes.h", "                    more = 0;\n", "", 0},
+    {"codes.h", "more = 0;", ";", 0},
     {"codes.h", "slot + SCALES_AT + p * BLOCK_N", "slot + SCALES_AT + (PARTS - 1 - p) * BLOCK_N", 0},
     {"codes.h", "step % STAGES * SLOT_BYTES;\n        const int64_t k", "(step + 1) % STAGES * SLOT_BYTES;\n        const int64_t k", 0},
     {"codes.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
     {"codes.h", "expand<BLOCK_N>(wide, slot + CODES_AT);", "expand<BLOCK_N / 2>(wide, slot + CODES_AT);", 0},
     {"codes.h", "gpu::thread() >= PARTS * EACH", "gpu::thread() >= PARTS * EACH - 1", 0},
+    {"tiles_hopper.h", "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * 2 * BOX_BYTES), k)",
+     "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * 2 * BOX_BYTES), k ^ 32)", 0},  // the wrong k
+    {"tiles_hopper.h", "slot + m * BOX_BYTES", "slot + m * 1024", 0},
+    {"tiles_hopper.h", "slot + BOX_BYTES", "slot + BOX_BYTES - 1024", 0},
+    {"tiles_hopper.h", "two ? SLOT_BYTES : SLOT_BYTES - BOX_BYTES", "SLOT_BYTES", 0},
+    {"tiles_hopper.h", "two ? SLOT_BYTES : SLOT_BYTES - BOX_BYTES", "SLOT_BYTES - BOX_BYTES", 0},
+    {"tiles_hopper.h", "gpu::barrier_init(empty + s, WARPS)", "gpu::barrier_init(empty + s, WARPS - 1)", 0},
+    {"tiles_hopper.h", "(step / STAGES & 1) ^ 1", "step / STAGES & 1", 0},
+    {"tiles_hopper.h", "pipe.empty + (step - 1) % STAGES", "pipe.empty + step % STAGES", 0}, // given back too early
+    {"tiles_hopper.h", "gpu::multiply_wait<1>();", "gpu::multiply_wait<2>();", 0},
+    {"tiles_hopper.h", "gpu::multiply_wait<0>();", "gpu::multiply_wait<1>();", 0},
+    {"tiles_hopper.h", "i > 0 || k > 0", "k > 0", 0},
+    {"tiles_hopper.h", "(int)a.first + BOX_ROWS", "(int)a.first", 0},
+    {"tiles_hopper.h", "b.apart ? half / 2 : half", "half", 0},
+    {"tiles_hopper.h", "pipe.step += steps", "pipe.step += steps + 1", 0},
     {"mlp_up.cu", "if (place >= tile.rows)", "if (place > tile.rows)", 0},
-    {"mlp_up.cu", "if (feature < FFN)", "if (feature <= FFN)", 0},
+    {"mlp_up.cu", "if (feature < end)", "if (feature <= end)", 0},
     {"mlp_up.cu", "number += gpu::blocks()", "number += gpu::blocks() + 1", 0},
-    {"mlp_up.cu", "at.before += (to - from) * high;", "at.before += (to - from);", 0},
+    {"mlp_up.cu", "at.before += wide * high;", "at.before += wide;", 0},
     {"mlp_down.cu", "if (place >= rows)", "if (place > rows)", 0},
-    {"mlp_down.cu", "if (at >= WIDTH)", "if (at > WIDTH)", 0},
+    {"mlp_down.cu", "if (at >= item.column_end)", "if (at > item.column_end)", 0},
     {"mlp_down.cu", "pairs->rows * (range + 1) / ranges", "pairs->rows * (range + 1) / ranges + 1", 0},
-    {"mlp_down.cu", "        clear(item, acc);\n", "", 0},
+    {"mlp_down.cu", "clear(item, acc);", ";", 0},
     {"route.cu", "keys[i] > best ||", "keys[i] >= best ||", 0},
     {"route.cu", "if (id % gpu::WARP == gpu::lane())", "if (id % gpu::WARP == 0)", 0},
     {"route.cu", "i < width; i += 4", "i < K_STEP; i += 4", 0},
@@ -72,31 +93,39 @@ static const char *nth(const char *text, const char *wanted, int number)
     return NULL;
 }
 
-/// The text with a header in the place of its #include, where it has that.
-static const char *with_header(struct context *context, const char *text, const char *file, const char *header)
+/// The text with a header in the place of its #include; NULL: it has none.
+static const char *with_header(struct context *context, const char *text, const char *header, const char *its_text)
 {
-    const char *include = context_printf(context, "#include \"%s\"", file), *place = strstr(text, include);
-    return !place ? text
-                  : context_printf(context, "%.*s#line 1 \"%s\"\n%s%s", (int)(place - text), text, file, header,
-                                   place + strlen(include));
+    const char *include = context_printf(context, "#include \"%s\"", header), *place = strstr(text, include);
+    return place ? context_printf(context, "%.*s#line 1 \"%s\"\n%s%s", (int)(place - text), text, header, its_text,
+                                  place + strlen(include))
+                 : NULL;
 }
 
-/// The source with the fault in it.
+/// The sources with the fault in them; a test that plants nothing is wrong.
 static void plant(struct context *context, struct cuda_sources *sources, const struct fault *fault)
 {
     const char *file = embedded_text(context, fault->file), *at = nth(file, fault->from, fault->number);
-    const char *wrong = context_printf(context, "%.*s%s%s", (int)(at - file), file, fault->to, at + strlen(fault->from));
+    const char *rest = fault->to ? at + strlen(fault->from) : strchr(at, ';');
+    const char *wrong = context_printf(context, "%.*s%s%s", (int)(at - file), file, fault->to ? fault->to : "", rest);
+    int planted = 0;
     for (uint32_t i = 0; i < sources->count; i++) {
         const char *text = sources->at[i].text, *whole = strstr(text, file);
-        if (!strcmp(fault->file, "tiles.h")) // which codes.h includes
-            text = with_header(context, text, "codes.h", embedded_text(context, "codes.h"));
-        sources->at[i].text = whole ? context_printf(context, "%.*s%s", (int)(whole - text), text, wrong)
-                                    : with_header(context, text, fault->file, wrong);
+        const char *codes = with_header(context, text, "codes.h", embedded_text(context, "codes.h")); // it includes tiles.h
+        const char *found = with_header(context, text, fault->file, wrong);
+        if (!found && codes)
+            found = with_header(context, codes, fault->file, wrong);
+        if (whole)
+            found = context_printf(context, "%.*s%s", (int)(whole - text), text, wrong);
+        sources->at[i].text = found ? found : text;
+        planted += found != NULL;
     }
+    if (!planted)
+        fatal(context, EXIT_BUG, "`%s` is in no source", fault->file);
 }
 
 /// Generates and loads with a fault, or without (NULL).
-static void load(struct code *code, const struct fault *fault, uint64_t seed)
+static void load(struct code *code, const char *chip, const struct fault *fault, uint64_t seed)
 {
     struct cuda_sources sources;
     setenv("MOECC_CACHE", "build/cuda-cache", 0);
@@ -104,7 +133,7 @@ static void load(struct code *code, const struct fault *fault, uint64_t seed)
         fprintf(stderr, "planted: %s\n", code->context.fatal_message);
         _exit(3);
     }
-    if (!cuda_generate(&code->context, &code->plan, cuda_chip("sm_80"), &sources))
+    if (!cuda_generate(&code->context, &code->plan, cuda_chip(chip), &sources))
         _exit(3);
     if (fault)
         plant(&code->context, &sources, fault);
@@ -115,9 +144,9 @@ static void load(struct code *code, const struct fault *fault, uint64_t seed)
 
 // --------------------------------------------------------------------------------------------------------- subjects
 
-static void run_layer(const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form)
+static void run_layer(const char *chip, const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form)
 {
-    static const struct layer_shape shape = {264, 200, 2, 70, 2, dtype_bf16, dtype_bf16};
+    static const struct layer_shape shape = {264, 200, 3, 100, 2, dtype_bf16, dtype_bf16}; // tiles of 64 pairs and fewer
     struct layer l;
     struct code code;
     layer_init_form(&l, &shape, form, "cuda:sm_80", 5);
@@ -129,7 +158,7 @@ static void run_layer(const struct fault *fault, uint64_t seed, void *result, si
                                                        codes, w[0]->block_cols, w[0]->scales}, 11, 1);
     code_add(&code, kernel_role_mlp_down, (int64_t[]){l.f, l.h, l.dtype, l.result, l.hidden_stride, l.acc_stride, 0, 0,
                                                          codes, w[1]->block_cols, w[1]->scales}, 11, 1);
-    load(&code, fault, seed);
+    load(&code, chip, fault, seed);
     memset(l.hidden, 0xff, (size_t)(l.pair_count * l.hidden_stride));
     memset(l.acc, 0xff, (size_t)(l.rows * l.acc_stride));
     for (int64_t i = 0; i < l.pair_count; i++)
@@ -149,12 +178,17 @@ static void run_layer(const struct fault *fault, uint64_t seed, void *result, si
 
 static void run_experts(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_layer(fault, seed, result, size, 0);
+    run_layer("sm_80", fault, seed, result, size, 0);
 }
 
 static void run_codes(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_layer(fault, seed, result, size, LAYER_E4M3);
+    run_layer("sm_80", fault, seed, result, size, LAYER_E4M3);
+}
+
+static void run_wide(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    run_layer("sm_90a", fault, seed, result, size, 0);
 }
 
 /// With groups of experts and without.
@@ -169,7 +203,7 @@ static void run_router(const struct fault *fault, uint64_t seed, void *result, s
              10, 2.5);
     code_add(&code, kernel_role_route,
              (int64_t[]){WIDTH, EXPERTS_ALL, CHOICES, score_softmax, 1, dtype_f32, 1, 1, group_score_max, 0}, 10, 1);
-    load(&code, fault, seed);
+    load(&code, "sm_80", fault, seed);
     float *x = block(TOKENS * WIDTH * 4), *w = block(EXPERTS_ALL * WIDTH * 4);
     for (int i = 0; i < TOKENS * WIDTH; i++)
         x[i] = i / WIDTH % 5 ? random_float(&rng) : 0; // some tokens with all scores equal
@@ -188,8 +222,8 @@ static void run_router(const struct fault *fault, uint64_t seed, void *result, s
 
 enum { RESULT_BYTES = 256 << 10 };
 
-static void (*const runs[])(const struct fault *, uint64_t, void *, size_t) = {[EXPERTS] = run_experts, [CODES] = run_codes,
-                                                                                [ROUTER] = run_router};
+static void (*const runs[])(const struct fault *, uint64_t, void *, size_t) = {
+    [EXPERTS] = run_experts, [CODES] = run_codes, [ROUTER] = run_router, [WIDE] = run_wide};
 
 /// 0: nothing was noticed. `good`: the results of the kernels without a fault.
 static int notice(enum subject_kind kind, const struct fault *fault, const char *good)
@@ -226,7 +260,7 @@ static int collect(struct fault *faults, enum subject_kind *kinds, struct contex
         for (size_t o = 0; o < sizeof orders / sizeof *orders; o++)
             for (int n = 0; nth(text, orders[o], n) && count < MOST_FAULTS; n++) {
                 kinds[count] = files[f].kind;
-                faults[count++] = (struct fault){files[f].file, orders[o], "", n};
+                faults[count++] = (struct fault){files[f].file, orders[o], NULL, n};
             }
         for (size_t o = 0; o < sizeof others / sizeof *others; o++)
             if (!strcmp(others[o].file, files[f].file)) {
@@ -244,13 +278,13 @@ static void test_planted(void)
     enum subject_kind kinds[MOST_FAULTS];
     struct context context;
     int tried = 0, missed = 0;
-    int every = getenv("MOE_CUDA_FAULTS") ? 1 : 4; // a sample, but in check-long
-    char *good[KINDS] = {block(RESULT_BYTES), block(RESULT_BYTES), block(RESULT_BYTES)}, reports[4096];
+    int every = getenv("MOE_CUDA_FAULTS") ? 1 : 9; // a sample, but in check-long
+    char *good[KINDS], reports[4096];
     if (!level_runs_here("cuda:sm_80"))
         return;
     context_init(&context);
     for (int kind = 0; kind < KINDS; kind++)
-        runs[kind](NULL, 1, good[kind], RESULT_BYTES);
+        runs[kind](NULL, 1, good[kind] = block(RESULT_BYTES), RESULT_BYTES);
     CU_ASSERT_EQUAL(host_reports(reports, sizeof reports), 0);
     int count = collect(faults, kinds, &context);
     CU_ASSERT(count >= 25);
@@ -259,7 +293,7 @@ static void test_planted(void)
         CU_ASSERT_NOT_EQUAL(verdict, 3);
         if (verdict == 0) {
             printf("\n    not found: %s, `%s` number %d -> `%s`", faults[i].file, faults[i].from, faults[i].number,
-                   faults[i].to);
+                   faults[i].to ? faults[i].to : "");
             missed++;
         }
     }

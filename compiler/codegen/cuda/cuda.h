@@ -15,6 +15,7 @@ struct cuda_chip {
     const char *name;     // `sm_80`
     int64_t shared_bytes; // that a block may have
     int64_t sm_shared_bytes, sm_registers, sm_threads; // of a multiprocessor
+    bool warpgroups;      // products by four warps together, from boxes of tensors in shared memory (sm_90a)
 };
 
 /// The chip of an architecture; NULL: there are no kernels for it.
@@ -26,6 +27,16 @@ bool cuda_choose_layout(struct plan_param *param);
 /// Whether there is a template for a kernel's role and constants on a chip.
 bool cuda_has_kernel(const struct cuda_chip *chip, const struct plan_kernel *kernel);
 
+/// A tensor that a kernel copies boxes of, for the driver's tensor map: which argument it is, its extents in elements of
+/// two bytes from the innermost on, its strides in bytes. The outermost extent is what `counts` says the argument holds.
+/// Chunks of 16 bytes are permuted within 128 bytes (the 128-byte swizzle); what lies outside reads as zeros.
+enum cuda_counts { cuda_counts_pairs, cuda_counts_experts };
+struct cuda_map {
+    int argument, rank;
+    enum cuda_counts counts;
+    int64_t extents[4], strides[4], box[4];
+};
+
 /// One kernel's source: its constants, then its template.
 struct cuda_source {
     const char *name;      // of the kernel, in the source too
@@ -35,6 +46,8 @@ struct cuda_source {
     const char *place;     // of that stage in the program, `hello.moe:24:5`, or ""
     bool edited;           // somebody else's text: errors in it are theirs
     int threads, shared_bytes, stages;
+    struct cuda_map maps[2]; // that a launch brings along
+    int map_count;
     int64_t tile_flops, tile_bytes; // of a block's tile, or of a warp's row: computed, and read from global memory
 };
 

@@ -15,10 +15,11 @@
 
 extern char **environ;
 
-static const char *const headers[] = {"device.h", "device_host.h", "numbers.h", "tiles.h", "codes.h", "rows.h", "wire.h",
-                                      "kernels.h", "limits.h",     "words.def", "host/emulator.h", "host/block.h"};
-static const char *const emulator[] = {"host/block.cc", "host/warp.cc", "host/copies.cc", "host/shadow.cc",
-                                       "host/report.cc"};
+static const char *const headers[] = {
+    "device.h",  "device_host.h", "hopper.h", "hopper_host.h", "numbers.h", "tiles.h",         "tiles_hopper.h", "codes.h",
+    "rows.h",    "wire.h",        "kernels.h", "limits.h",     "words.def", "host/emulator.h", "host/block.h"};
+static const char *const emulator[] = {"host/block.cc", "host/warp.cc",      "host/copies.cc", "host/boxes.cc",
+                                       "host/warpgroup.cc", "host/shadow.cc", "host/report.cc"};
 enum { HEADERS = sizeof headers / sizeof *headers, EMULATOR_FILES = sizeof emulator / sizeof *emulator, MOST_ARGS = 40 };
 
 static const char *file_text(struct context *context, const char *name)

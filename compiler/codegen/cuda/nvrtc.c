@@ -38,10 +38,10 @@ static const struct {
 
 /// Names that kernels include, and what they are called here.
 static const char *const headers[][2] = {
-    {"device.h", "device.h"},   {"device_ptx.h", "device_ptx.h"},  {"numbers.h", "numbers.h"},
-    {"tiles.h", "tiles.h"},     {"codes.h", "codes.h"}, {"rows.h", "rows.h"},            {"wire.h", "wire.h"},              {"kernels.h", "kernels.h"},
-    {"limits.h", "limits.h"},   {"words.def", "words.def"},        {"stdint.h", "nvrtc/stdint.h"},
-    {"stddef.h", "nvrtc/stddef.h"}};
+    {"device.h", "device.h"},   {"device_ptx.h", "device_ptx.h"}, {"hopper.h", "hopper.h"}, {"hopper_ptx.h", "hopper_ptx.h"},
+    {"numbers.h", "numbers.h"}, {"tiles.h", "tiles.h"},           {"rows.h", "rows.h"},     {"tiles_hopper.h", "tiles_hopper.h"},
+    {"wire.h", "wire.h"},       {"kernels.h", "kernels.h"},       {"limits.h", "limits.h"}, {"words.def", "words.def"},
+    {"codes.h", "codes.h"},     {"stdint.h", "nvrtc/stdint.h"}, {"stddef.h", "nvrtc/stddef.h"}};
 enum { HEADERS = sizeof headers / sizeof *headers };
 
 static const char *const options[] = {"-std=c++17", "-default-device", "--fmad=false", "-lineinfo",

@@ -8,12 +8,13 @@
 #include <string.h>
 
 enum { THREADS = 128, BLOCK_M = 64, HALF = 64, COLUMNS = 64, STAGES = 3, SLICE_BYTES = 128 };
+enum { WIDE_THREADS = 384, WIDE_BLOCK_M = 128, WIDE_BLOCK_N = 256, WIDE_STAGES = 4, BOX_ROWS = 64, SLICE = 64 }; // tiles_hopper.h
 enum { ROUTE_K_STEP = 36, ROW_GRAIN = 64, TILE_GRAIN = 4 };
 
 static const struct cuda_chip chips[] = {
-    {"sm_80", 163 << 10, 164 << 10, 65536, 2048},   {"sm_86", 99 << 10, 100 << 10, 65536, 1536},
-    {"sm_89", 99 << 10, 100 << 10, 65536, 1536},    {"sm_90a", 227 << 10, 228 << 10, 65536, 2048},
-    {"sm_100a", 227 << 10, 228 << 10, 65536, 2048}, {"sm_120a", 99 << 10, 100 << 10, 65536, 1536},
+    {"sm_80", 163 << 10, 164 << 10, 65536, 2048, false},   {"sm_86", 99 << 10, 100 << 10, 65536, 1536, false},
+    {"sm_89", 99 << 10, 100 << 10, 65536, 1536, false},    {"sm_90a", 227 << 10, 228 << 10, 65536, 2048, true},
+    {"sm_100a", 227 << 10, 228 << 10, 65536, 2048, false}, {"sm_120a", 99 << 10, 100 << 10, 65536, 1536, false},
 };
 
 const struct cuda_chip *cuda_chip(const char *name)
@@ -265,6 +266,86 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/// Whether the product goes by warpgroups and tensor maps.
+static bool is_wide(const struct cuda_chip *chip, const struct plan_kernel *kernel)
+{
+    bool product = kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down;
+    return product && chip->warpgroups && kernel->n[8] == dtype_none;
+}
+
+/// The tensors of a wide product: A, a row a pair; and B, a row an output feature of an expert, gate and up apart.
+static void set_maps(struct cuda_source *source, const struct plan_kernel *kernel)
+{
+    const int64_t *n = kernel->n, k = n[0], rows = n[1];
+    bool up = kernel->role == kernel_role_mlp_up;
+    struct plan_param weights = weights_of(kernel, false);
+    source->maps[0] = (struct cuda_map){.argument = up ? UP_A : DOWN_HIDDEN,
+                                        .rank = 2,
+                                        .counts = cuda_counts_pairs,
+                                        .extents = {k, 1},
+                                        .strides = {2, n[4]},
+                                        .box = {SLICE, BOX_ROWS}};
+    source->maps[1] = (struct cuda_map){.argument = up ? UP_W : DOWN_W,
+                                        .rank = 4,
+                                        .counts = cuda_counts_experts,
+                                        .extents = {k, rows, weights.rows / rows, 1},
+                                        .strides = {2, 2 * k, 2 * k * rows, weights.bytes},
+                                        .box = {SLICE, BOX_ROWS, 1, 1}};
+    source->map_count = 2;
+}
+
+static void put_numbers(struct writer *w, const int64_t *numbers, const char *after)
+{
+    for (int i = 0; i < 4; i++)
+        w->text = context_printf(w->context, "%s%s%lld", w->text, i ? ", " : "{", (long long)numbers[i]);
+    w->text = context_printf(w->context, "%s}%s", w->text, after);
+}
+
+static void put_maps(struct writer *w, const struct cuda_source *source)
+{
+    static const char *const counts[] = {[cuda_counts_pairs] = "MAP_PAIRS", [cuda_counts_experts] = "MAP_EXPERTS"};
+    w->text = context_printf(w->context, "%sconstexpr gpu::MapShape MAP_SHAPES[GPU_MAPS] = {\n", w->text);
+    for (int i = 0; i < source->map_count; i++) {
+        const struct cuda_map *map = &source->maps[i];
+        w->text = context_printf(w->context, "%s    {%d, %d, gpu::%s, ", w->text, map->argument, map->rank, counts[map->counts]);
+        put_numbers(w, map->extents, ", ");
+        put_numbers(w, map->strides, ", ");
+        put_numbers(w, map->box, "},\n");
+    }
+    w->text = context_printf(w->context, "%s};\n", w->text);
+}
+
+/// Sizes of an expert kernel: the tile's, and those of a unit of work. The shared memory it takes.
+static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const struct plan_kernel *kernel,
+                           struct cuda_source *source)
+{
+    struct plan_param weights = weights_of(kernel, false);
+    bool up = kernel->role == kernel_role_mlp_up, gated = up && !is_plain(kernel), wide = is_wide(chip, kernel);
+    int64_t high = wide ? WIDE_BLOCK_M : BLOCK_M, rows = wide ? WIDE_BLOCK_N : block_n(kernel);
+    int64_t unit = weights.panel / (gated ? 2 : 1), columns = least(rows, weights.rows);
+    put_size(w, "WEIGHT_BYTES", weights.bytes);
+    put_size(w, "BIAS_BYTES", weights_of(kernel, true).bytes);
+    put_count(w, "BLOCK_M", high);
+    put_count(w, "PANEL", unit);
+    if (up) {
+        put_count(w, "FEATURES", wide ? BOX_ROWS : rows / 2);
+        put_count(w, "TILE_PANELS", rows / weights.panel);
+    } else {
+        put_count(w, "COLUMNS", rows);
+    }
+    source->stages = wide ? WIDE_STAGES : STAGES;
+    source->threads = wide ? WIDE_THREADS : THREADS;
+    source->tile_flops = 2 * high * columns * kernel->n[0];
+    source->tile_bytes = high * kernel->n[0] * 2 + columns * (plan_rows_bytes(&weights) / weights.rows);
+    put_count(w, "STAGES", source->stages);
+    put_count(w, "RESIDENT", wide ? 1 : 2);
+    if (!wide)
+        return product_bytes(kernel, &weights);
+    put_maps(w, source);
+    // a barrier for a slot that is full and one for a slot that is empty
+    return source->stages * ((high + rows) * SLICE_BYTES + 16);
+}
+
 /// Tile sizes and what follows from them, in the text and in `source`.
 static void put_tiles(struct writer *w, const struct cuda_chip *chip, const struct plan_kernel *kernel,
                       struct cuda_source *source)
@@ -281,20 +362,9 @@ static void put_tiles(struct writer *w, const struct cuda_chip *chip, const stru
         source->tile_flops = 2 * tokens * n[0] * n[1];
         source->tile_bytes = n[0] * (tokens * dtype_bytes((uint32_t)n[5]) + n[1] * 4);
     } else if (kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down) {
-        put_size(w, "WEIGHT_BYTES", weights_of(kernel, false).bytes);
-        put_size(w, "BIAS_BYTES", weights_of(kernel, true).bytes);
-        put_count(w, "BLOCK_M", BLOCK_M);
-        put_count(w, kernel->role == kernel_role_mlp_up ? "FEATURES" : "COLUMNS",
-                  kernel->role == kernel_role_mlp_up ? block_n(kernel) / 2 : COLUMNS);
-        put_count(w, "STAGES", STAGES);
-        struct plan_param weights = weights_of(kernel, false);
-        int64_t columns = least(block_n(kernel), weights.rows);
-        shared = product_bytes(kernel, &weights);
-        source->stages = STAGES;
-        source->tile_flops = 2 * BLOCK_M * columns * n[0];
-        source->tile_bytes = BLOCK_M * n[0] * 2 + columns * (plan_rows_bytes(&weights) / weights.rows);
+        shared = put_product(w, chip, kernel, source);
     }
-    put_count(w, "THREADS", THREADS);
+    put_count(w, "THREADS", source->threads);
     put_count(w, "SHARED_BYTES", shared);
     source->shared_bytes = (int)shared;
 }
@@ -407,7 +477,11 @@ static struct cuda_source write_source(struct context *context, const struct cud
     const char *template = embedded_file(context_printf(context, "cuda/%s", file), &size);
     if (!template)
         fatal(context, EXIT_BUG, "there is no template %s", file);
-    struct writer w = {context, context_printf(context, "#define KERNEL_NAME %s\n#include \"device.h\"\n\n", name)};
+    struct cuda_source source = {.name = name, .file = file, .place = ""};
+    if (is_wide(chip, kernel))
+        set_maps(&source, kernel);
+    struct writer w = {context, context_printf(context, "#define KERNEL_NAME %s\n#define GPU_MAPS %d\n#include \"device.h\"\n\n",
+                                               name, source.map_count)};
     for (const struct constant *c = role->n; c < role->n + 12 && c->kind != LAST; c++)
         put_constant(&w, c, kernel->n[c - role->n]);
     put_number(&w, role->scale, kernel->scale);
@@ -418,7 +492,6 @@ static struct cuda_source write_source(struct context *context, const struct cud
         put_number(&w, "NOISE", MOE_NOISE_FACTOR(kernel->noise));
         put_size(&w, "SEED", kernel->seed);
     }
-    struct cuda_source source = {.name = name, .file = file, .place = ""};
     put_tiles(&w, chip, kernel, &source);
     source.text = context_printf(context, "%s\n#line 1 \"%s\"\n%.*s", w.text, file, (int)size, template);
     return source;

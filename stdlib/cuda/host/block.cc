@@ -88,9 +88,12 @@ static void change(void **save, void *to)
 
 // ------------------------------------------------------------------------------------------------------- scheduling
 
-/// The next fiber in a random order; NULL: none can run.
+/// The next fiber in a random order; NULL: none can run. Copies of boxes arrive now and then, at the latest when only they
+/// can help.
 static Fiber *take_ready(Block *block)
 {
+    while (!block->boxes.empty() && (block->ready.empty() || block->draw(8) == 0))
+        finish_box(block->draw((uint32_t)block->boxes.size()));
     if (block->ready.empty())
         return nullptr;
     size_t i = block->draw((uint32_t)block->ready.size());
@@ -137,6 +140,8 @@ static void fiber_main(void)
     if (unfinished)
         report((const void *)block->kernel, "thread %d ends with asynchronous copies it has not waited for",
                fiber->place.thread);
+    if (has_products(fiber))
+        report((const void *)block->kernel, "thread %d ends with products it has not waited for", fiber->place.thread);
     fiber->finished = true;
     block->live--;
     give_way();
@@ -157,6 +162,8 @@ void run(Block *block)
         report_deadlock(block);
         block->failed = true;
     }
+    if (!block->boxes.empty())
+        report((const void *)block->kernel, "block %d ends with copies of boxes under way", block->number);
     running = nullptr;
 }
 
@@ -192,8 +199,11 @@ static Fiber *fiber_of(Block *block, int thread)
     fiber->copy_group = 0;
     fiber->open.clear();
     fiber->groups.clear();
+    fiber->fences.clear();
+    fiber->product_groups = 0;
+    fiber->begun = false;
     if (block->checked) {
-        fiber->clock.assign((size_t)block->threads * 2, 0);
+        fiber->clock.assign(block->agents(), 0);
         fiber->clock[(size_t)thread] = 1;
     }
     return fiber;
@@ -224,6 +234,12 @@ static void run_block(Block *block, int number, int blocks)
     block->ready.clear();
     set_shared(block, block->shared_bytes);
     block->warps.assign((size_t)block->threads / LANES, Warp());
+    block->teams.clear();
+    block->teams.resize((size_t)block->threads / TEAM);
+    block->barriers.clear();
+    block->boxes.clear();
+    for (Named &named : block->named)
+        named = Named();
     for (int t = 0; t < block->threads; t++) {
         Fiber *fiber = fiber_of(block, t);
         fiber->place.blocks = blocks;
@@ -256,6 +272,28 @@ extern "C" void host_sync_block(void)
         if (fiber != self)
             make_ready(fiber);
     make_ready(self); // the last to come is not the first to go
+    give_way();
+}
+
+extern "C" void host_sync_threads(int id, int threads)
+{
+    Block *block = running;
+    Fiber *self = block->current;
+    const void *at = __builtin_return_address(0);
+    Named *named = &block->named[id & (NAMED_BARRIERS - 1)];
+    if (id <= 0 || id >= NAMED_BARRIERS || threads % LANES || (!named->waiting.empty() && named->threads != threads))
+        report(at, "thread %d comes to barrier %d of %d threads, which is none or has another number of them",
+               self->place.thread, id, threads);
+    named->threads = threads;
+    named->waiting.push_back(self);
+    if ((int)named->waiting.size() < threads) {
+        wait_for(Waiting::named_barrier, id, at);
+        return;
+    }
+    order_all(named->waiting.data(), named->waiting.size());
+    for (Fiber *fiber : named->waiting)
+        make_ready(fiber);
+    named->waiting.clear();
     give_way();
 }
 

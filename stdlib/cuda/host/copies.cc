@@ -41,9 +41,9 @@ extern "C" void host_copy_async(void *to, const void *from, int bytes)
         return;
     }
     // Its write is an access of the thread's copies, in the group that comes next.
-    check_access(target, 16, true, at, (uint32_t)(block->threads + thread), fiber->copy_group + 1);
+    check_access(target, 16, true, at, fiber, (uint32_t)(block->threads + thread), fiber->copy_group + 1);
     if (bytes)
-        check_access((const char *)from, bytes, false, at, (uint32_t)thread, 0);
+        check_access((const char *)from, bytes, false, at, fiber, (uint32_t)thread, 0);
     Copy copy = {target, (const char *)from, bytes, false};
     if (block->draw(2))
         take_effect(&copy);

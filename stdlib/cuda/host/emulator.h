@@ -21,6 +21,7 @@ struct host_place *host_here(void) __attribute__((const));
 void host_launch(void (*kernel)(const void *args), const void *args, int threads, int shared_bytes, int checked);
 
 void host_sync_block(void);
+void host_sync_threads(int id, int threads);
 
 // What all lanes of a warp do together: each gives a record of its own, and goes on when all have come.
 enum host_warp_op { HOST_SYNC, HOST_SHUFFLE, HOST_LOAD_MATRICES, HOST_MULTIPLY_BF16, HOST_MULTIPLY_F16, HOST_WARP_OPS };
@@ -57,6 +58,32 @@ static inline float host_widen_f16(uint32_t bits)
 void host_copy_async(void *to, const void *from, int bytes);
 void host_copy_async_commit(void);
 void host_copy_async_wait(int groups);
+
+// What hopper.h says, of sm_90a. A tensor map is a record here.
+struct host_map {
+    const char *base;
+    int64_t extents[4], strides[4]; // in elements, from the innermost on; in bytes, the innermost an element's
+    int box[4];
+    int rank;
+};
+void host_barrier_init(uint64_t *barrier, int arrivals);
+void host_barrier_arrive(uint64_t *barrier, int bytes);
+void host_barrier_wait(uint64_t *barrier, int parity);
+/// Orders what the thread has written, barriers included, before accesses through the asynchronous proxy.
+void host_publish(void);
+void host_copy_box(void *to, const struct host_map *map, uint64_t *barrier, const int *x, int rank);
+
+/// A lane's record of a warpgroup's product: d [columns / 8][4] in fragments, a and b descriptors.
+struct host_group_lane {
+    float *d;
+    int columns;
+    uint64_t a, b;
+    int add, half; // half: of f16, not bf16
+};
+void host_multiply_begin(void);
+void host_multiply_group(struct host_group_lane *product);
+void host_multiply_commit(void);
+void host_multiply_wait(int groups);
 
 /// An ordinary load or store at `place`, from a checked image.
 void host_access(const void *at, int bytes, int is_write, const void *place);

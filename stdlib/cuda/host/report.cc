@@ -34,7 +34,7 @@ static std::string source_of(const Dl_info &info, const void *at)
     while (fgets(line, sizeof line, pipe)) {
         line[strcspn(line, " \n")] = 0;
         const char *name = strrchr(line, '/') ? strrchr(line, '/') + 1 : line;
-        if (strchr(name, '?') || !strncmp(name, "device_host.h", 13))
+        if (strchr(name, '?') || strstr(name, "_host.h:"))
             continue; // the wrapper itself
         chain += chain.empty() ? name : std::string(", from ") + name;
     }
@@ -72,10 +72,25 @@ void report(const void *place, const char *format, ...)
         gathered += std::string(where) + ": " + what + "\n";
 }
 
-static const char *barrier_name(const Fiber *fiber)
+/// What a fiber waits in, in words.
+static std::string wait_of(const Fiber *fiber)
 {
-    static const char *const ops[HOST_WARP_OPS] = {"sync_warp", "shuffle", "load_matrices", "multiply_bf16"}; // by op
-    return fiber->waiting == Waiting::block_barrier ? "sync_block" : ops[fiber->op];
+    static const char *const ops[HOST_WARP_OPS] = {"sync_warp", "shuffle", "load_matrices", "multiply_bf16", "multiply_f16"};
+    char text[192];
+    switch (fiber->waiting) {
+    case Waiting::block_barrier:
+        return "sync_block";
+    case Waiting::named_barrier:
+        snprintf(text, sizeof text, "sync_threads(%d)", fiber->op);
+        return text;
+    case Waiting::barrier:
+        describe_wait(fiber, text, sizeof text);
+        return text;
+    case Waiting::team:
+        return "multiply_group";
+    default:
+        return ops[fiber->op];
+    }
 }
 
 void report_deadlock(const Block *block)
@@ -89,7 +104,7 @@ void report_deadlock(const Block *block)
             continue;
         char where[256];
         describe_place(fiber->at, where, sizeof where);
-        std::string key = std::string(barrier_name(fiber)) + " at " + where;
+        std::string key = wait_of(fiber) + " at " + where;
         Group &group = groups.emplace(key, Group{fiber->place.thread, 0, 0}).first->second;
         group.last = fiber->place.thread;
         group.threads++;

@@ -21,26 +21,66 @@ void order_all(Fiber *const *fibers, size_t count)
     }
 }
 
-static bool seen(uint32_t epoch, const Clock &clock)
+void join(Clock &clock, const Clock &other)
+{
+    for (size_t i = 0; i < clock.size(); i++)
+        clock[i] = std::max(clock[i], other[i]);
+}
+
+bool seen(uint32_t epoch, const Clock &clock)
 {
     return !epoch || (epoch & CLOCK_MASK) <= clock[epoch >> CLOCK_BITS];
 }
 
-static const char *agent_name(const Block *block, uint32_t agent)
+bool published(uint32_t epoch, const Clock &clock)
 {
-    return agent < (uint32_t)block->threads ? "thread" : "a copy started by thread";
+    uint32_t agent = epoch >> CLOCK_BITS, threads = (uint32_t)running->threads, moment = epoch & CLOCK_MASK;
+    for (const Fence &fence : running->fibers[agent % threads]->fences)
+        if ((agent < threads ? fence.moment : fence.copies) >= moment)
+            return clock[agent % threads] > fence.moment;
+    return false;
+}
+
+/// An agent in words, by the number that they give it.
+struct Name {
+    const char *what;
+    unsigned number;
+};
+
+static Name name_of(uint32_t agent)
+{
+    const Block *block = running;
+    uint32_t threads = (uint32_t)block->threads, products = block->products_of(0), copies = block->copies_of(0);
+    if (agent < threads)
+        return {"thread", agent};
+    if (agent < products)
+        return {"a copy started by thread", agent - threads};
+    if (agent < copies)
+        return {"the products of warp", agent - products};
+    return {"a box copied for barrier", agent - copies};
 }
 
 /// `access` (at a place, by an agent) has not seen `earlier`, an access at another place.
 static void race(const char *access, uint32_t agent, const void *at, const char *earlier, uint32_t epoch,
                  const void *earlier_at)
 {
-    const Block *block = running;
-    uint32_t other = epoch >> CLOCK_BITS, threads = (uint32_t)block->threads;
+    const Name own = name_of(agent), other = name_of(epoch >> CLOCK_BITS);
     char place[256];
     describe_place(earlier_at, place, sizeof place);
-    report(at, "%s by %s %u is not ordered after the %s by %s %u at %s", access, agent_name(block, agent),
-           agent % threads, earlier, agent_name(block, other), other % threads, place);
+    report(at, "%s by %s %u is not ordered after the %s by %s %u at %s", access, own.what, own.number, earlier, other.what,
+           other.number, place);
+}
+
+/// An access through the asynchronous proxy to what a thread has written in the ordinary way and not published.
+static void check_proxy(const Cell *cell, const char *access, const void *at, uint32_t agent, const Clock &clock)
+{
+    const uint32_t ordinary = running->products_of(0);
+    if (agent < ordinary || !cell->write || cell->write >> CLOCK_BITS >= ordinary || published(cell->write, clock))
+        return;
+    const Name own = name_of(agent);
+    char place[256];
+    describe_place(cell->written_at, place, sizeof place);
+    report(at, "%s by %s %u meets a write that was not published, at %s", access, own.what, own.number, place);
 }
 
 /// Compares one access with a cell's last ones and takes their place.
@@ -49,6 +89,8 @@ static void touch(Cell *cell, bool is_write, const void *place, uint32_t agent, 
     const char *access = is_write ? "write" : "read";
     if (!seen(cell->write, clock))
         race(access, agent, place, "write", cell->write, cell->written_at);
+    else
+        check_proxy(cell, access, place, agent, clock);
     if (is_write) {
         for (uint32_t read : cell->reads)
             if (!seen(read, clock))
@@ -121,14 +163,16 @@ static void touch_global(uintptr_t key, bool is_write, const void *place, uint32
     }
 }
 
-void check_access(const char *at, int bytes, bool is_write, const void *place, uint32_t agent, uint32_t moment)
+void check_access(const char *at, int bytes, bool is_write, const void *place, const Fiber *fiber, uint32_t agent,
+                  uint32_t moment)
 {
     Block *block = running;
     if (!block->checked || bytes <= 0)
         return;
-    const Fiber *fiber = block->fibers[agent % (uint32_t)block->threads];
-    if (at >= fiber->stack && at < fiber->stack + STACK_BYTES)
+    if (at >= fiber->stack && at < fiber->stack + STACK_BYTES) {
+        check_sums(fiber, at, bytes, place);
         return;
+    }
     const Clock &clock = fiber->clock;
     uint32_t epoch = agent << CLOCK_BITS | (moment ? moment : clock[agent]);
     if (at >= block->shared && at < block->shared + block->shared_bytes) {
@@ -153,5 +197,6 @@ extern "C" void host_access(const void *at, int bytes, int is_write, const void 
 {
     host::Block *block = host::running;
     if (block && block->current)
-        host::check_access((const char *)at, bytes, is_write != 0, place, (uint32_t)block->current->place.thread, 0);
+        host::check_access((const char *)at, bytes, is_write != 0, place, block->current,
+                           (uint32_t)block->current->place.thread, 0);
 }

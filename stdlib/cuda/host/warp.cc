@@ -24,7 +24,7 @@ static void load_matrices(Fiber *const *lanes)
                    lanes[l]->place.thread);
             rows[l] = block->shared;
         }
-        check_access(rows[l], 16, false, lanes[l]->at, (uint32_t)lanes[l]->place.thread, 0);
+        check_access(rows[l], 16, false, lanes[l]->at, lanes[l], (uint32_t)lanes[l]->place.thread, 0);
     }
     for (int l = 0; l < LANES; l++)
         for (int i = 0; i < 4; i++)

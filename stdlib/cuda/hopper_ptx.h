@@ -1,0 +1,129 @@
+// The GPU back of hopper.h: inline PTX for sm_90a.
+#ifndef MOE_HOPPER_PTX_H
+#define MOE_HOPPER_PTX_H
+
+namespace gpu {
+
+using Barrier = uint64_t;
+using Matrix = uint64_t; // a descriptor
+
+GPU_INLINE void barrier_init(Barrier *b, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+
+GPU_INLINE void publish_barriers()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+GPU_INLINE void barrier_arrive(Barrier *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+
+GPU_INLINE void barrier_expect(Barrier *b, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+
+GPU_INLINE void barrier_wait(Barrier *b, int parity)
+{
+    uint32_t ended;
+    do {
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(ended)
+                     : "r"(shared_address(b)), "r"(parity)
+                     : "memory");
+    } while (!ended);
+}
+
+GPU_INLINE void copy_box(void *to, const Map &map, Barrier *b, int x0, int x1)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
+                 ::"r"(shared_address(to)), "l"(&map), "r"(shared_address(b)), "r"(x0), "r"(x1)
+                 : "memory");
+}
+
+GPU_INLINE void copy_box(void *to, const Map &map, Barrier *b, int x0, int x1, int x2, int x3)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];"
+                 ::"r"(shared_address(to)), "l"(&map), "r"(shared_address(b)), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+                 : "memory");
+}
+
+template <int THREADS_OF_BARRIER> GPU_INLINE void sync_threads(int id)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS_OF_BARRIER) : "memory");
+}
+
+template <int N> GPU_INLINE void take_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> GPU_INLINE void give_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/// Rows of 128 bytes in groups of eight, 1024 bytes apart; chunks permuted by row (the 128-byte swizzle).
+GPU_INLINE Matrix matrix_at(const void *at)
+{
+    return (uint64_t)((shared_address(at) & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+GPU_INLINE Matrix matrix_k(Matrix m, int bytes)
+{
+    return m + (bytes >> 4);
+}
+
+GPU_INLINE void multiply_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+GPU_INLINE void multiply_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N> GPU_INLINE void multiply_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+template <int BLOCKS> GPU_INLINE void multiply_end(float (&d)[BLOCKS][4])
+{
+    GPU_UNROLL for (int n = 0; n < BLOCKS; n++)
+        GPU_UNROLL for (int i = 0; i < 4; i++) asm volatile("" : "+f"(d[n][i])::"memory");
+}
+
+#define GPU_SUMS_4(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define GPU_SUMS_16(n) GPU_SUMS_4(n), GPU_SUMS_4(n + 1), GPU_SUMS_4(n + 2), GPU_SUMS_4(n + 3)
+#define GPU_NAMES_64 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+#define GPU_MULTIPLY_GROUP(types)                                                                              \
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"                                             \
+                 "wgmma.mma_async.sync.aligned.m64n128k16." types " {" GPU_NAMES_64 "}, %64, %65, p, 1, 1, 0, 0;\n\t}" \
+                 : GPU_SUMS_16(0), GPU_SUMS_16(4), GPU_SUMS_16(8), GPU_SUMS_16(12)                             \
+                 : "l"(a), "l"(b), "r"((int)add))
+
+template <bool HALF, int N> GPU_INLINE void multiply_group(float (&d)[N / 8][4], Matrix a, Matrix b, bool add)
+{
+    static_assert(N == 128, "no such product is used");
+    if constexpr (HALF)
+        GPU_MULTIPLY_GROUP("f32.f16.f16");
+    else
+        GPU_MULTIPLY_GROUP("f32.bf16.bf16");
+}
+
+} // namespace gpu
+
+#endif
