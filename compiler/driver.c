@@ -93,7 +93,7 @@ static void read_load(struct compilation *c)
         fatal(c->context, EXIT_USAGE, "%s", error);
     for (uint32_t i = 0; i < c->pipelines.count && c->load.kind == LOAD_TRACE; i++) {
         const struct mod_pipeline *row = ROW(c->module, mod_pipeline, c->pipelines.first + i);
-        uint32_t experts = ROW(c->module, mod_placement, row->placement)->owners.count;
+        uint32_t experts = (uint32_t)ROW(c->module, mod_placement, row->placement)->experts;
         if (c->load.experts > experts)
             fatal(c->context, EXIT_INPUT, "%s chooses expert %u, but layer `%s` has %u", c->load.text, c->load.experts - 1,
                   ir_text(c->module, ROW(c->module, mod_layer, row->layer)->name), experts);

@@ -261,6 +261,30 @@ static bool build_pool(struct moe_session *session)
     return true;
 }
 
+/// Which ranks hold each expert.
+static bool list_holders(struct moe_session *session)
+{
+    const struct ir *ir = session->ir;
+    uint32_t experts = session->info->experts, rows = COUNT(ir, plan_owner);
+    session->owner_row = session_alloc(session, experts, sizeof *session->owner_row);
+    session->holder_first = session_alloc(session, (size_t)experts + 2, sizeof *session->holder_first);
+    session->holders = session_alloc(session, rows, sizeof *session->holders);
+    if (!session->owner_row || !session->holder_first || !session->holders)
+        return false;
+    uint32_t *first = session->holder_first + 1; // ends up one further on
+    for (uint32_t i = 0; i < rows; i++)
+        first[ROW(ir, plan_owner, i)->expert + 1]++;
+    for (uint32_t e = 0; e < experts; e++)
+        first[e + 1] += first[e];
+    for (uint32_t i = 0; i < rows; i++) {
+        const struct plan_owner *o = ROW(ir, plan_owner, i);
+        session->holders[first[o->expert]++] = i;
+        if (o->home == o->rank)
+            session->owner_row[o->expert] = i;
+    }
+    return true;
+}
+
 bool session_build(struct moe_session *session)
 {
     const struct ir *ir = session->ir;
@@ -275,15 +299,12 @@ bool session_build(struct moe_session *session)
         if ((size_t)ROW(ir, plan_kernel, k)->scratch_bytes > session->scratch_bytes)
             session->scratch_bytes = (size_t)ROW(ir, plan_kernel, k)->scratch_bytes;
     session->ranks = session_alloc(session, session->info->ranks, sizeof *session->ranks);
-    session->owner_row = session_alloc(session, session->info->experts, sizeof *session->owner_row);
     session->expert_load = session_alloc(session, session->info->experts, sizeof *session->expert_load);
     session->kernels = session_alloc(session, COUNT(ir, plan_kernel), sizeof *session->kernels);
     session->loaded_layers = session_alloc(session, session->layers, sizeof *session->loaded_layers);
-    if (!session->ranks || !session->owner_row || !session->expert_load || !session->kernels || !session->loaded_layers)
+    if (!session->ranks || !session->expert_load || !session->kernels || !session->loaded_layers || !list_holders(session))
         return false;
     memcpy(session->kernels, session->plan->kernels, COUNT(ir, plan_kernel) * sizeof *session->kernels);
-    for (uint32_t i = 0; i < session->info->experts; i++)
-        session->owner_row[ROW(ir, plan_owner, i)->expert] = i;
     for (uint32_t r = 0; r < session->info->ranks; r++)
         if (!build_rank(session, r))
             return false;

@@ -40,6 +40,7 @@
     S(schedules)  \
     S(library)    \
     S(clusters)   \
+    S(copies)     \
     S(links)      \
     S(random_schedules) \
     S(races)      \

@@ -140,17 +140,16 @@ bool arrange_experts(struct checker *checker, struct mod_placement *placement, i
     else
         deal(&a, a.order, a.ranks, 0, experts);
     int64_t slots = placement->balance == balance_equal ? (experts + placement->spare) / a.ranks : experts;
-    placement->owners = (struct rows){COUNT(checker->module, mod_owner), (uint32_t)experts};
+    struct mod_owner *owners = context_alloc(checker->context, (size_t)(experts + 1) * sizeof *owners);
     for (uint32_t rank = 0; rank < a.ranks; rank++) {
         if (a.owned[rank] > slots)
             return false;
-        for (int64_t local = 0; local < a.owned[rank]; local++) {
-            uint32_t owner = ADD(checker->module, mod_owner);
-            *ROW(checker->module, mod_owner, owner) =
-                (struct mod_owner){.expert = (uint32_t)(a.first[rank] + local), .rank = rank, .local = (uint32_t)local};
+        for (int64_t place = 0; place < a.owned[rank]; place++) {
+            int64_t expert = a.first[rank] + place;
+            owners[expert] = (struct mod_owner){(uint32_t)expert, rank, 0, rank, (uint32_t)place};
         }
     }
-    return true;
+    return add_owners(checker, placement, owners, experts, a.owned);
 }
 
 /// With equal slots the fullest position of the axis needs more than it has.
@@ -160,7 +159,7 @@ static void report_groups(struct checker *checker, const struct mod_placement *p
     const struct mod_axis *axis = ROW(checker->module, mod_axis, placement->group_axis);
     const char *name = ir_text(checker->module, axis->name);
     int64_t ranks = ROW(checker->module, mod_cluster, placement->cluster)->ranks, units = ranks / axis->stride;
-    int64_t experts = placement->owners.count, size = experts / groups, most = (groups + units - 1) / units;
+    int64_t experts = placement->experts, size = experts / groups, most = (groups + units - 1) / units;
     int64_t slots = (experts + placement->spare) / ranks, needed = (most * size + axis->stride - 1) / axis->stride;
     node_id members = node_of(checker, placement->node)->slot[1];
     struct diag *diag = diag_error(context, E0504, statement_place(checker, find_attribute(checker, members, "groups")),
@@ -175,7 +174,7 @@ static void report_groups(struct checker *checker, const struct mod_placement *p
 uint32_t placement_for_groups(struct checker *checker, uint32_t row, int64_t groups)
 {
     struct mod_placement placement = *ROW(checker->module, mod_placement, row);
-    int64_t experts = placement.owners.count;
+    int64_t experts = placement.experts;
     if (placement.group_axis == NONE || groups <= 1 || experts % groups)
         return row;
     uint32_t before = checker->context->error_count;

@@ -232,6 +232,18 @@ void share_out(struct context *context, const double *weights, uint32_t count, i
 /// The owners of a placement's experts, its other fields known. `groups` > 1: each of so many runs of experts inside one
 /// position of group_axis. False: with the slots that each rank has, some group finds no room; or (queued) a peak lacks.
 bool arrange_experts(struct checker *checker, struct mod_placement *placement, int64_t experts, int64_t groups);
+
+// copies.c
+/// `replicate`: what a placement has copies of. Its cluster is known.
+bool read_copies(struct checker *checker, struct symbol placement, node_id place, int64_t experts,
+                 struct mod_placement *row);
+/// Stages that a placement replicates run everywhere, as all but the experts do; it may name stages of other layers.
+bool check_copied_stages(struct checker *checker, const struct mod_placement *placement, const struct mod_layer *layer);
+/// The rows of a placement's owners, by expert in `owners`, and of the copies that it asks for. `own`: how many each rank
+/// owns. False with E0505 queued where no slot is left.
+bool add_owners(struct checker *checker, struct mod_placement *placement, const struct mod_owner *owners,
+                int64_t experts, const int64_t *own);
+
 /// The placement as a layer with so many routing groups needs it: the same row, or a new one. NONE with errors queued.
 uint32_t placement_for_groups(struct checker *checker, uint32_t placement, int64_t groups);
 uint32_t elaborate_format(struct checker *checker, uint32_t file, node_id path);

@@ -136,22 +136,24 @@ static bool check_clusters(const struct ir *module, struct report report)
     return true;
 }
 
-/// Owners are sorted by rank, locals count from 0, and every expert has exactly one.
+/// Owners are sorted by rank, locals count from 0, and every expert has exactly one that is no copy.
 static bool check_owners(const struct ir *module, struct report report)
 {
     for (uint32_t i = 0; i < COUNT(module, mod_placement); i++) {
         const struct mod_placement *placement = ROW(module, mod_placement, i);
         if (placement->cluster == NONE)
             return wrong(report, "mod_placement %u: no cluster", i);
-        uint64_t sum = 0, squares = 0, count = placement->owners.count;
-        for (uint32_t o = 0; o < count; o++) {
+        uint64_t sum = 0, squares = 0, count = (uint64_t)placement->experts;
+        for (uint32_t o = 0; o < placement->owners.count; o++) {
             const struct mod_owner *owner = ROW(module, mod_owner, placement->owners.first + o);
             const struct mod_owner *before = o ? owner - 1 : NULL;
             bool next = before && before->rank == owner->rank;
             if (owner->expert >= count || owner->rank >= ROW(module, mod_cluster, placement->cluster)->ranks ||
                 (before && before->rank > owner->rank) || owner->local != (next ? before->local + 1 : 0) ||
-                (next && before->expert >= owner->expert))
+                (next && before->home == owner->home && before->expert >= owner->expert))
                 return wrong(report, "mod_placement %u: owner %u is out of order", i, o);
+            if (owner->home != owner->rank)
+                continue;
             sum += owner->expert;
             squares += (uint64_t)owner->expert * owner->expert;
         }

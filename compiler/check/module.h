@@ -49,6 +49,13 @@ bool evaluate_condition(struct context *context, const struct program_text *prog
 
 /// The axis that a message between two ranks crosses: the outermost in which they differ (a row of mod_axis). NONE: a == b.
 uint32_t cluster_axis_between(const struct ir *module, const struct mod_cluster *cluster, int64_t a, int64_t b);
+/// How a rank shares out what it sends to an expert: by row of `owners`, the share of its rows for that expert alone which
+/// that holder computes. Nearest first, those equally near alike. `near`: room for one of each expert.
+struct nearest {
+    uint32_t axis, count;
+};
+void copy_shares(const struct ir *module, const struct mod_placement *placement, int64_t source, struct nearest *near,
+                 double *shares);
 const struct mod_device *cluster_device(const struct ir *module, const struct mod_cluster *cluster, int64_t rank);
 /// FLOP/s that a good kernel reaches there: the bf16 peak, or else the f32 peak, times derate. 0: no peak is given.
 double device_rate(const struct mod_device *device);

@@ -292,26 +292,6 @@ static int64_t layer_groups(const struct checker *checker, const struct mod_laye
     return 1;
 }
 
-/// A placement may say that stages run everywhere, as all but the experts do; it may name stages of other layers.
-static bool check_copies(struct checker *checker, const struct mod_placement *placement, const struct mod_layer *layer)
-{
-    bool fine = true;
-    for (uint32_t i = 0; i < placement->copies.count; i++) {
-        const struct mod_copy *copy = ROW(checker->module, mod_copy, placement->copies.first + i);
-        for (uint32_t s = 0; s < layer->stages.count; s++) {
-            const struct mod_stage *stage = ROW(checker->module, mod_stage, layer->stages.first + s);
-            const struct mod_arg *rows = stage->args.count ? ROW(checker->module, mod_arg, stage->args.first) : NULL;
-            if (!rows || rows->value == NONE ||
-                ROW(checker->module, mod_value, rows->value)->kind != value_kind_routed ||
-                strcmp(ir_text(checker->module, stage->name), ir_text(checker->module, copy->name)) != 0)
-                continue;
-            report_unbuilt(checker, statement_place(checker, copy->node), "copies of experts are not built yet");
-            fine = false;
-        }
-    }
-    return fine;
-}
-
 static bool check_place(struct checker *checker, struct symbol item, struct mod_pipeline *row)
 {
     node_id value = attribute_value(checker, node_of(checker, item.node)->slot[0], "placement");
@@ -326,16 +306,16 @@ static bool check_place(struct checker *checker, struct symbol item, struct mod_
                    ir_text(checker->module, ROW(checker->module, mod_cluster, placement->cluster)->name));
         return false;
     }
-    if (!check_copies(checker, placement, layer))
+    if (!check_copied_stages(checker, placement, layer))
         return false;
-    if (!experts || experts == placement->owners.count) {
+    if (!experts || experts == placement->experts) {
         row->placement = placement_for_groups(checker, row->placement, layer_groups(checker, layer));
         return row->placement != NONE;
     }
     struct diag *diag = diag_error(checker->context, E0501, place_of(checker, value),
                                    "placement `%s` places %s, but layer `%s` has %lld",
                                    ir_text(checker->module, placement->name),
-                                   counted(checker->context, placement->owners.count, "expert"),
+                                   counted(checker->context, placement->experts, "expert"),
                                    ir_text(checker->module, layer->name), (long long)experts);
     diag_label(checker->context, diag, "of another number of experts");
     diag_label_at(checker->context, diag, name_place(checker, placement->node), "defined here");

@@ -130,11 +130,12 @@ static void report_undivided(struct checker *checker, const struct mod_cluster *
     struct diag *diag = diag_error(context, E0503, span, "experts are not divided over axis `%s`", name);
     diag_label(context, diag, "over %u of %u axes: each of the %lld positions of `%s` would hold all of them",
                row->over.count, cluster->axes.count, (long long)left->size, name);
-    diag_help(context, diag, "name every axis; copies of experts need a `replicate`, which is not built yet");
+    diag_help(context, diag, "name every axis; `replicate %s { copies: %lld };` beside it lets each `%s` hold all of them",
+              source_text(checker, place_of(checker, node_of(checker, place)->slot[0])), (long long)left->size, name);
     diag_fix(context, diag, span, all);
 }
 
-/// Every expert has one owner, so that `over` must name each axis of more than one position.
+/// Every expert has one owner, whatever copies there are, so that `over` must name each axis of more than one position.
 static bool check_divided(struct checker *checker, const struct mod_cluster *cluster, const struct mod_placement *row,
                           node_id place)
 {
@@ -192,31 +193,6 @@ static bool read_groups(struct checker *checker, const struct mod_cluster *clust
     return row->group_axis != NONE;
 }
 
-/// What runs everywhere. Stages that see no routed rows do so anyway; copies of the experts themselves do not exist yet.
-static bool read_copies(struct checker *checker, node_id members, node_id place, struct mod_placement *row)
-{
-    bool fine = true;
-    const char *experts = source_text(checker, place_of(checker, node_of(checker, place)->slot[0]));
-    row->copies.first = COUNT(checker->module, mod_copy);
-    EACH_NODE(&checker->program->ast, id, members) {
-        const struct ast_node *node = node_of(checker, id);
-        if (node->kind != NODE_REPLICATE)
-            continue;
-        const char *name = source_text(checker, place_of(checker, node->slot[0]));
-        if (node->slot[1])
-            fine = check_attributes(checker, node_of(checker, node->slot[1])->slot[0], NULL, 0, "`replicate`") && fine;
-        if (!strcmp(name, experts)) {
-            report_unbuilt(checker, statement_place(checker, id), "copies of experts are not built yet");
-            fine = false;
-        }
-        uint32_t copy = ADD(checker->module, mod_copy);
-        str_id text = ir_str(checker->module, name);
-        *ROW(checker->module, mod_copy, copy) = (struct mod_copy){.name = text, .node = id};
-        row->copies.count++;
-    }
-    return fine;
-}
-
 static bool place_experts(struct checker *checker, struct symbol item, node_id place, const struct mod_cluster *cluster,
                           struct mod_placement *row)
 {
@@ -232,7 +208,7 @@ static bool place_experts(struct checker *checker, struct symbol item, node_id p
     fine = read_balance(checker, place, row) && fine;
     fine = read_spare(checker, item, spare, row) && fine;
     fine = read_groups(checker, cluster, groups ? node_of(checker, groups)->slot[0] : 0, row) && fine;
-    fine = read_copies(checker, members, place, row) && fine;
+    fine = fine && read_copies(checker, item, place, experts.integer, row);
     if (!fine || !check_divided(checker, cluster, row, place))
         return false;
     if (row->balance == balance_equal && (experts.integer + row->spare) % cluster->ranks) {

@@ -294,11 +294,12 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
         return times(s->fan_rows, family->row_bytes);
     case F_IDS:
     case F_WEIGHTS:
-    case F_OWN:
     case F_SUM:
         return times(s->bound, family->row_bytes);
+    case F_OWN:
+        return times(s->bound * slots_token_rows(s->plan, s->rank), family->row_bytes);
     case F_BINS:
-        return moe_bins_bytes(s->ranks, s->experts, s->choices, s->bound, s->waves);
+        return slots_bins_bytes(s->plan, s->base);
     case F_SEND:
         return send_bytes(s, s->base);
     case F_RECV:

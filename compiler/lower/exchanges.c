@@ -37,9 +37,16 @@ static int64_t most_rows(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/// Rows that one source can have for a rank.
+static int64_t source_rows(const struct lowering *l, int64_t bound, uint32_t rank)
+{
+    int64_t rows = bound * slots_token_rows(l->plan, rank);
+    return slots_least(rows, MOE_MAX_POOL_ROWS);
+}
+
 static int64_t direct_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
 {
-    return slot_base_rows(bound, p->capacity, slot_hit_share(p->experts, wave_experts(l, rank, wave), p->choices));
+    return slot_base_rows(bound, source_rows(l, bound, rank), p->capacity, rank_hit(l, p, rank, wave));
 }
 
 /// Experts of a rank in a wave and those after it.
@@ -58,12 +65,13 @@ static int64_t relayed_rows(const struct lowering *l, const struct path *p, int6
     int64_t before = 0, later = later_experts(l, rank, wave);
     for (uint32_t d = rank / p->node * p->node; d < (rank / p->node + 1) * p->node; d++)
         before += later_experts(l, d, 0) - later_experts(l, d, wave);
-    double missed = slot_hit_share(p->experts, before, p->choices);
-    double hit = slot_hit_share(p->experts, before + later, p->choices) - missed;
-    return slot_base_rows(bound, p->capacity, hit);
+    double missed = slot_hit_share(p->experts, (double)before, p->choices);
+    double hit = slot_hit_share(p->experts, (double)(before + later), p->choices) - missed;
+    return slot_base_rows(bound, bound, p->capacity, hit);
 }
 
-/// With relays the rows of a token for one node find slots together: its ranks that own experts have equally many.
+/// With relays the rows of a token for one node find slots together: its ranks that own experts have equally many, where
+/// one source can have so many for them.
 static int64_t base_rows(const struct lowering *l, const struct path *p, int64_t bound, uint32_t wave, uint32_t rank)
 {
     int64_t rows = direct_rows(l, p, bound, wave, rank), other;
@@ -75,7 +83,7 @@ static int64_t base_rows(const struct lowering *l, const struct path *p, int64_t
             other = most_rows(other, relayed_rows(l, p, bound, wave, rank / p->node * p->node + d));
         rows = most_rows(rows, other);
     }
-    return rows;
+    return slots_least(rows, source_rows(l, bound, rank));
 }
 
 static void add_base_slots(struct lowering *l, const struct path *p, int64_t bound, uint32_t wave,
@@ -88,10 +96,10 @@ static void add_base_slots(struct lowering *l, const struct path *p, int64_t bou
         return;
     slots->replies.first = COUNT(l->plan, plan_slot);
     for (uint32_t d = 0; d < l->ranks; d++) {
-        int64_t rows = 0;
-        for (uint32_t w = 0; w <= wave && rows < bound; w++)
+        int64_t rows = 0, most = bound * slots_token_rows(l->plan, d);
+        for (uint32_t w = 0; w <= wave && rows < most; w++)
             rows += base_rows(l, p, bound, w, d);
-        add_slot(l, !wave_experts(l, d, wave) ? 0 : rows < bound ? rows : bound);
+        add_slot(l, !wave_experts(l, d, wave) ? 0 : rows < most ? rows : most);
     }
 }
 
@@ -104,7 +112,8 @@ static void add_pool_slots(struct lowering *l, const struct path *p, int64_t bou
         int64_t rows = base_rows(l, p, bound, wave, d);
         if (!wave_experts(l, d, wave))
             continue;
-        int64_t rounds = slot_rounds(l->ranks, bound, rows, slot_pool_rows(p->pool, l->ranks, rows));
+        int64_t all = bound * slots_token_rows(l->plan, d);
+        int64_t rounds = slot_rounds(l->ranks, all, rows, slot_pool_rows(p->pool, l->ranks, rows));
         if (rounds < 0) {
             refuse_pool(l, p, d, rows, bound);
             return;

@@ -158,8 +158,7 @@ static double hit_rows(const struct writer *w)
     const struct lowering *l = w->l;
     double rows = 0;
     for (uint32_t d = 0; d < l->ranks; d++) {
-        double hit = slot_hit_share(w->path->experts, wave_experts(l, d, w->wave), w->path->choices);
-        rows += hit * tokens(w) * (l->ranks - 1) / l->ranks;
+        rows += rank_hit(l, w->path, d, w->wave) * tokens(w) * (l->ranks - 1) / l->ranks;
     }
     return rows;
 }

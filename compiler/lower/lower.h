@@ -17,13 +17,14 @@
 // ------------------------------------------------------------------------------------------------- formulas (slots.c)
 
 /// p_d = 1 - C(E - owned, k) / C(E, k): the chance that a token has an expert among `owned` of `experts`.
-double slot_hit_share(int64_t experts, int64_t owned, int64_t choices);
-/// min(B, ceil(capacity * B * hit)); products within 1e-9 of an integer count as that integer.
-int64_t slot_base_rows(int64_t bound, double capacity, double hit);
+double slot_hit_share(int64_t experts, double owned, int64_t choices);
+/// min(most, ceil(capacity * B * hit)); products within 1e-9 of an integer count as that integer.
+int64_t slot_base_rows(int64_t bound, int64_t most, double capacity, double hit);
 /// ceil(pool * ranks * base_rows): the elastic rows of one destination.
 int64_t slot_pool_rows(double pool, int64_t ranks, int64_t base_rows);
-/// Most overflow rounds at one destination: ceil((ranks - 1) * (B - base_rows) / pool_rows); -1: rows may be left over.
-int64_t slot_rounds(int64_t ranks, int64_t bound, int64_t base_rows, int64_t pool_rows);
+/// Most overflow rounds at one destination: ceil((ranks - 1) * (most - base_rows) / pool_rows), `most` being what one source
+/// can have for it; -1: rows may be left over.
+int64_t slot_rounds(int64_t ranks, int64_t most, int64_t base_rows, int64_t pool_rows);
 
 // ------------------------------------------------------------------------------------------------- the layer (layer.c)
 
@@ -60,6 +61,7 @@ struct path {
     uint32_t pack_kernel[MOE_MAX_WIRES], reply_kernel[MOE_MAX_WIRES]; // reply: NONE where sums go out as they are
     uint32_t node;                // ranks that share a relay (`via`); 0: rows go directly
     uint32_t first_family;
+    double *hits;        // by wave and rank: rows that a token has there, in expectation
     uint32_t chunks;     // messages that each reply of the combine goes in: 1, or `split combine`
     uint32_t workplaces; // dense: sets of the first four families, 1 or one per piece
 };
@@ -216,6 +218,14 @@ uint32_t lower_add(struct context *context, struct ir *plan, uint32_t table);
 /// The plan_param row of a parameter of the module, or NONE.
 uint32_t plan_param_of(const struct ir *plan, const struct ir *module, uint32_t param);
 
+// hits.c
+/// Fills the paths' `hits`.
+void find_hits(struct lowering *l);
+static inline double rank_hit(const struct lowering *l, const struct path *p, uint32_t rank, uint32_t wave)
+{
+    return p->hits[(size_t)wave * l->ranks + rank];
+}
+
 // exchanges.c
 bool make_exchanges(struct lowering *l);
 static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t cell,
@@ -226,8 +236,7 @@ static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint
 /// Experts of a rank in a wave.
 static inline int64_t wave_experts(const struct lowering *l, uint32_t rank, uint32_t wave)
 {
-    int64_t owned = ROW(l->plan, plan_rank, rank)->owned.count;
-    return owned * (wave + 1) / l->waves - owned * wave / l->waves;
+    return slots_wave_begin(l->plan, rank, wave + 1, l->waves) - slots_wave_begin(l->plan, rank, wave, l->waves);
 }
 /// `1` or, with waves, `1,0`: what follows a name.
 const char *cell_text(const struct lowering *l, uint32_t cell);

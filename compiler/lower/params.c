@@ -150,16 +150,25 @@ static void fill_owners(struct begin *b)
         owners.count = 1; // the layer's one expert, who has no rows: what the placement shares out is not there
     for (uint32_t rank = 0; rank < (uint32_t)cluster->ranks; rank++) {
         uint32_t row = lower_add(b->context, b->plan, T_plan_rank), first = COUNT(b->plan, plan_owner), count = 0;
+        uint32_t copied = 0, guests = 0, before;
         for (; next < owners.count; next++, count++) {
             const struct mod_owner *owner = ROW(b->module, mod_owner, owners.first + next);
             if (owner->rank != rank)
                 break;
             uint32_t added = lower_add(b->context, b->plan, T_plan_owner);
-            *ROW(b->plan, plan_owner, added) = (struct plan_owner){b->routed ? owner->expert : 0, rank, owner->local};
+            struct plan_owner held = {owner->expert, rank, owner->local, owner->home, owner->place};
+            *ROW(b->plan, plan_owner, added) = b->routed ? held : (struct plan_owner){.rank = rank, .home = rank};
+            copied += b->routed && owner->home != rank;
+            for (before = first; before < added && ROW(b->plan, plan_owner, before)->home != owner->home;)
+                before++;
+            guests += b->routed && owner->home != rank && before == added;
         }
         double rate = device_rate(cluster_device(b->module, cluster, rank));
         *ROW(b->plan, plan_rank, row) =
-            (struct plan_rank){.owned = {first, count}, .pace = rate > 0 && first_rate > 0 ? first_rate / rate : 1};
+            (struct plan_rank){.owned = {first, count},
+                               .copied = copied,
+                               .guests = guests,
+                               .pace = rate > 0 && first_rate > 0 ? first_rate / rate : 1};
     }
 }
 

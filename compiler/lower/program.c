@@ -62,7 +62,7 @@ static void read_speeds(struct lowering *l)
     l->bytes_per_s = device->hbm;
 }
 
-/// Does the size of a rank's slots depend on where it stands among the others?
+/// Does the size of a rank's slots depend on where it stands among the others, or on whose copies it holds?
 static bool places_differ(const struct lowering *l)
 {
     bool formats = false, uneven = false;
@@ -70,7 +70,7 @@ static bool places_differ(const struct lowering *l)
         formats = formats || l->paths[i].wire.count > 1 || l->paths[i].reply.count > 1;
     for (uint32_t r = 1; r < l->ranks; r++)
         uneven = uneven || ROW(l->plan, plan_rank, r)->owned.count != ROW(l->plan, plan_rank, 0)->owned.count;
-    return formats && uneven;
+    return (formats && uneven) || slots_has_copies(l->plan);
 }
 
 static void find_classes(struct lowering *l)
@@ -295,6 +295,7 @@ uint32_t lower_schedule(struct context *context, const struct program_text *prog
     if (!read_layer(&l))
         return NONE;
     find_classes(&l);
+    find_hits(&l);
     if (!make_exchanges(&l))
         return NONE;
     l.arena_count = l.family_count * l.layers * l.cells;

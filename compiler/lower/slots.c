@@ -5,14 +5,14 @@
 
 #include "compiler/lower/lower.h"
 
-double slot_hit_share(int64_t experts, int64_t owned, int64_t choices)
+double slot_hit_share(int64_t experts, double owned, int64_t choices)
 {
     // The chance that draw j is the first to hit, summed over j: only positive terms.
     double hit = 0, missed_so_far = 1;
     for (int64_t j = 0; j < choices && j < experts; j++) {
         double left = (double)(experts - j);
-        double others = (double)(experts - owned - j);
-        hit += missed_so_far * (double)owned / left;
+        double others = (double)experts - owned - (double)j;
+        hit += missed_so_far * owned / left;
         if (others <= 0)
             return owned > 0 ? 1 : 0;
         missed_so_far *= others / left;
@@ -29,12 +29,12 @@ static int64_t ceil_of(double value)
     return value - below <= slack ? (int64_t)below : (int64_t)below + 1;
 }
 
-int64_t slot_base_rows(int64_t bound, double capacity, double hit)
+int64_t slot_base_rows(int64_t bound, int64_t most, double capacity, double hit)
 {
     if (hit <= 0 || bound <= 0)
         return 0;
     int64_t rows = ceil_of(capacity * (double)bound * hit);
-    return rows < bound ? rows : bound;
+    return rows < most ? rows : most;
 }
 
 int64_t slot_pool_rows(double pool, int64_t ranks, int64_t base_rows)
@@ -42,9 +42,9 @@ int64_t slot_pool_rows(double pool, int64_t ranks, int64_t base_rows)
     return ceil_of(pool * (double)ranks * (double)base_rows);
 }
 
-int64_t slot_rounds(int64_t ranks, int64_t bound, int64_t base_rows, int64_t pool_rows)
+int64_t slot_rounds(int64_t ranks, int64_t most, int64_t base_rows, int64_t pool_rows)
 {
-    int64_t left = (ranks - 1) * (bound - base_rows);
+    int64_t left = (ranks - 1) * (most - base_rows);
     if (left <= 0)
         return 0;
     return pool_rows > 0 ? (left - 1) / pool_rows + 1 : -1;

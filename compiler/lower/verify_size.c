@@ -56,11 +56,11 @@ static bool bin_fits(const struct sizes *s, int64_t bound)
     if (!reply)
         return verify_fail(s->v, "%s: no combine answers its dispatch", event_text(s->v, s->event));
     const struct plan_exchange *e = ROW(s->v->plan, plan_exchange, s->instr->exchange);
-    int64_t bins = moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves);
+    int64_t bins = slots_bins_bytes(s->v->plan, e), own = bound * slots_token_rows(s->v->plan, s->program->rank);
     if (e->wave > 0 && !holds(s, s->instr->args.count - 1, 1, bins))
         return false;
     return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) &&
-           holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds_stride(s, BIN_OWN, bound) &&
+           holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds_stride(s, BIN_OWN, own) &&
            (!e->node || !moe_bin_has_sums(s->instr->args.count, e->wave) ||
             holds(s, BIN_SUMS, 1, moe_sums_bytes(bound * info->choices / 2, bound * info->choices))) &&
            holds(s, BIN_BINS, 1, bins);
@@ -172,8 +172,8 @@ bool verify_sizes(struct verifier *v)
     for (uint32_t r = 0; r < v->variant->programs.count; r++) {
         struct sizes s = {.v = v, .program = &v->programs[r]};
         // Ranks with the same extents own equally many experts, so that the same bounds hold, but for slots whose
-        // records depend on the axes between ranks: extents_fit looks at every rank.
-        if (r && v->programs[r].extents.first == v->programs[r - 1].extents.first &&
+        // records depend on the axes between ranks: extents_fit looks at every rank. With copies ranks differ in more.
+        if (r && !slots_has_copies(v->plan) && v->programs[r].extents.first == v->programs[r - 1].extents.first &&
             ROW(v->plan, plan_rank, r)->owned.count == ROW(v->plan, plan_rank, r - 1)->owned.count) {
             if (v->info->axes.count > 1 && !extents_fit(&s))
                 return false;

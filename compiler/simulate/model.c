@@ -372,12 +372,17 @@ double predict_alone(const struct prediction *like, double *weights)
     struct model m = like->model;
     double slowest = 0;
     uint32_t kind_of = 0, first_owner = 0;
-    int64_t owned = ROW(m.module, mod_placement, m.pipeline->placement)->owners.count;
+    int64_t owned = ROW(m.module, mod_placement, m.pipeline->placement)->experts;
     m.ranks = 1;
     m.axes = 0;
     m.kind_of = &kind_of;
     m.owned_of = &owned;
     m.first_owner = &first_owner;
+    if (m.copies) { // one rank has none
+        m.copies = false;
+        m.loads = context_alloc(m.context, (size_t)(owned + 1) * sizeof *m.loads);
+        m.loads[owned] = (double)owned;
+    }
     m.kind_count = 1;
     for (uint32_t kind = 0; kind < like->model.kind_count; kind++) {
         m.kinds[0] = (struct rank_kind){.device = like->model.kinds[kind].device, .owned = owned, .count = 1};

@@ -1,6 +1,7 @@
 // Inside the cost model: kinds of ranks, what a task costs on each, what its messages carry; then one predicted step.
 //
-//   ranks.c     which ranks are alike, which links lie between them, how many rows travel
+//   ranks.c     which ranks are alike, which links lie between them
+//   traffic.c   how many rows travel between them
 //   load.c      how tokens spread over experts
 //   costs.c     an operator's `flops` and `bytes`, evaluated for a part on a kind of rank
 //   model.c     schedule -> tasks, messages and links for events.c -> a prediction
@@ -35,9 +36,12 @@ struct model {
     int64_t size[AXES_MAX], inner[AXES_MAX]; // of an axis; ranks in one step along it
     double bandwidth[AXES_MAX], latency[AXES_MAX]; // bytes per ns, ns
     uint32_t *kind_of;          // by rank
-    int64_t *owned_of;          // by rank
-    uint32_t *first_owner;      // by rank: its experts' first row of `loads`
-    double *loads;              // sums over experts, in the order of owners, of their load over the mean
+    const struct mod_placement *placement;
+    bool copies;                // of experts: where rows go depends on who sends them
+    int64_t *owned_of;          // by rank: experts that it holds
+    uint32_t *first_owner;      // by rank, and one more: its experts' first row of `loads`
+    double *weights;            // by expert: its load over the mean
+    double *loads;              // sums over experts, in the order of owners, of their load over the mean; a copy has a share
     struct rank_kind kinds[KINDS_MAX];
     uint32_t kind_count;
 };
@@ -61,6 +65,8 @@ void model_make(struct model *model, struct context *context, const struct progr
                 uint32_t pipeline, const struct ir *graph, const struct load *load);
 /// The load of each expert over the mean; their sum is their number. `choices`: of a token.
 void load_weights(struct context *context, const struct load *load, uint32_t experts, double choices, double *weights);
+/// Experts that a rank holds of the waves before `wave`.
+uint32_t held_before(const struct model *model, uint32_t rank, double wave, double waves);
 /// The load of the waves `from` to `to` of a rank's experts, in experts of the mean load.
 double load_of_waves(const struct model *model, uint32_t rank, double from, double to, double waves);
 /// The chance that a token has an expert among `owned` neighbouring ones of the mean load.

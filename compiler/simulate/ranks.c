@@ -1,5 +1,5 @@
-// Which ranks are alike and how many rows travel between them. All ranks of a kind behave the same, so one of each is
-// simulated; what it sends to and receives from every other rank is added up by kind and by the link that carries it.
+// Which ranks are alike, and which links lie between them. All ranks of a kind behave the same, so one of each is simulated;
+// what it sends to and receives from every other rank is added up by kind and by the link that carries it.
 #include "compiler/simulate/model.h"
 
 #include <math.h>
@@ -25,11 +25,35 @@ static uint32_t device_of(const struct model *m, uint32_t rank)
                                             : m->cluster->device;
 }
 
+static const struct mod_owner *owner_at(const struct model *m, uint32_t number)
+{
+    return ROW(m->module, mod_owner, m->placement->owners.first + number);
+}
+
+/// Experts of a home in the waves before one.
+static double home_before(const struct model *m, uint32_t home, double wave, double waves)
+{
+    int64_t own = 0;
+    for (uint32_t i = m->first_owner[home]; i < m->first_owner[home + 1]; i++)
+        own += owner_at(m, i)->home == home;
+    return floor((double)own * wave / waves);
+}
+
+/// Experts of a rank in the waves before one; copies are in the wave that they are in at home.
+uint32_t held_before(const struct model *m, uint32_t rank, double wave, double waves)
+{
+    if (!m->copies || wave <= 0 || wave >= waves)
+        return (uint32_t)floor((double)m->owned_of[rank] * wave / waves);
+    uint32_t count = 0;
+    for (uint32_t i = m->first_owner[rank]; i < m->first_owner[rank + 1]; i++)
+        count += owner_at(m, i)->place < home_before(m, owner_at(m, i)->home, wave, waves);
+    return count;
+}
+
 double load_of_waves(const struct model *m, uint32_t rank, double from, double to, double waves)
 {
-    double owned = (double)m->owned_of[rank];
     const double *loads = &m->loads[m->first_owner[rank]];
-    return loads[(uint32_t)floor(owned * to / waves)] - loads[(uint32_t)floor(owned * from / waves)];
+    return loads[held_before(m, rank, to, waves)] - loads[held_before(m, rank, from, waves)];
 }
 
 static double load_of(const struct model *m, uint32_t rank) { return load_of_waves(m, rank, 0, 1, 1); }
@@ -48,17 +72,25 @@ static double choices_of(const struct model *m)
 }
 
 /// Sums of the loads of experts, in the order of owners, one more than owners; a rank's begin at first_owner.
-static void sum_loads(struct model *m, const struct mod_placement *placement, const struct load *load)
+static void sum_loads(struct model *m, const struct load *load)
 {
-    uint32_t owners = placement->owners.count;
-    double *weights = context_alloc(m->context, (owners + 1) * sizeof *weights);
-    load_weights(m->context, load, owners, choices_of(m), weights);
+    uint32_t owners = m->placement->owners.count, experts = (uint32_t)m->placement->experts;
+    m->weights = context_alloc(m->context, (experts + 1) * sizeof *m->weights);
+    load_weights(m->context, load, experts, choices_of(m), m->weights);
     m->loads = context_alloc(m->context, (owners + 1) * sizeof *m->loads);
     m->first_owner = context_alloc(m->context, (m->ranks + 1) * sizeof *m->first_owner);
-    for (uint32_t i = 0; i < owners; i++) {
-        uint32_t expert = ROW(m->module, mod_owner, placement->owners.first + i)->expert;
-        m->loads[i + 1] = m->loads[i] + (expert < owners ? weights[expert] : 1);
+    double *share = context_alloc(m->context, (owners + 1) * sizeof *share), *sum = share;
+    if (m->copies) { // of all senders together
+        struct nearest *near = context_alloc(m->context, (experts + 1) * sizeof *near);
+        sum = context_alloc(m->context, (owners + 1) * sizeof *sum);
+        for (uint32_t source = 0; source < m->ranks; source++) {
+            copy_shares(m->module, m->placement, source, near, share);
+            for (uint32_t i = 0; i < owners; i++)
+                sum[i] += share[i] / m->ranks;
+        }
     }
+    for (uint32_t i = 0; i < owners; i++)
+        m->loads[i + 1] = m->loads[i] + m->weights[owner_at(m, i)->expert] * (m->copies ? sum[i] : 1);
     for (uint32_t rank = 0; rank < m->ranks; rank++)
         m->first_owner[rank + 1] = m->first_owner[rank] + (uint32_t)m->owned_of[rank];
 }
@@ -149,113 +181,11 @@ void model_make(struct model *m, struct context *context, const struct program_t
     read_axes(m);
     m->kind_of = context_alloc(context, (m->ranks + 1) * sizeof *m->kind_of);
     m->owned_of = context_alloc(context, (m->ranks + 1) * sizeof *m->owned_of);
-    const struct mod_placement *placement = ROW(module, mod_placement, row->placement);
-    for (uint32_t i = 0; i < placement->owners.count; i++) {
-        uint32_t rank = ROW(module, mod_owner, placement->owners.first + i)->rank;
-        if (rank < m->ranks)
-            m->owned_of[rank]++;
-    }
-    sum_loads(m, placement, load);
+    m->placement = ROW(module, mod_placement, row->placement);
+    m->copies = m->placement->owners.count > m->placement->experts;
+    for (uint32_t i = 0; i < m->placement->owners.count; i++)
+        if (owner_at(m, i)->rank < m->ranks)
+            m->owned_of[owner_at(m, i)->rank]++;
+    sum_loads(m, load);
     find_kinds(m);
-}
-
-/// 1 - C(total - part, draws) / C(total, draws): the chance to draw at least one of `part`.
-static double chance(double total, double part, double draws)
-{
-    double missed = 1;
-    for (double i = 0; i < draws && i < total; i++)
-        missed *= fmax(0, total - part - i) / (total - i);
-    return 1 - missed;
-}
-
-double routing_hit(const struct routing *r, double owned)
-{
-    if (owned <= 0)
-        return 0;
-    if (r->groups <= 1)
-        return chance(r->experts, owned, r->choices);
-    double size = r->experts / r->groups;
-    if (owned >= size) // whole groups: whether one of them is chosen
-        return chance(r->groups, floor(owned / size), r->group_choices);
-    return r->group_choices / r->groups * chance(size * r->group_choices, owned, r->choices);
-}
-
-/// Of the wave of a split into waves: a row is sent with the first wave that needs it, and every wave answers. `load`: of this
-/// wave, `before`: of the waves before it.
-static double wave_hit(const struct routing *r, double before, double load)
-{
-    return r->combine ? routing_hit(r, load) : routing_hit(r, before + load) - routing_hit(r, before);
-}
-
-/// The load of the waves before this one.
-static double load_before(const struct model *m, const struct routing *r, uint32_t rank)
-{
-    return load_of_waves(m, rank, 0, r->wave, r->waves);
-}
-
-/// The outermost axis along which two ranks differ.
-static uint32_t axis_between(const struct model *m, uint32_t a, uint32_t b)
-{
-    for (uint32_t axis = 0; axis < m->axes; axis++)
-        if (a / m->inner[axis] != b / m->inner[axis])
-            return axis;
-    return m->axes - 1;
-}
-
-/// Rows that `from` sends `to` per token of a rank, in one hop of a dispatch or combine.
-static double rows_between(const struct model *m, const struct routing *r, const double *hit, const double *group_hit,
-                           uint32_t from, uint32_t to, uint32_t axis, bool relay)
-{
-    uint32_t experts_at = r->combine ? from : to;
-    if (r->via == NONE)
-        return relay ? 0 : hit[experts_at];
-    int64_t inner = m->inner[r->via];
-    bool crosses = axis <= r->via, same_place = from % inner == to % inner;
-    double others = (double)(m->ranks / inner) - 1;
-    if (crosses) // once per group of ranks; first in a dispatch, last in a combine
-        return same_place && relay == r->combine ? group_hit[experts_at / inner] : 0;
-    if (relay == r->combine)
-        return r->combine ? 0 : hit[experts_at]; // neighbours need no second hop
-    return (r->combine ? 1 + others : others) * hit[experts_at];
-}
-
-struct traffic *traffic_make(const struct model *m, const struct routing *r, bool relay)
-{
-    struct traffic *traffic = context_alloc(m->context, sizeof *traffic);
-    double *hit = context_alloc(m->context, (m->ranks + 1) * sizeof *hit), *group_hit = hit;
-    int64_t inner = r->via == NONE ? 1 : m->inner[r->via];
-    for (uint32_t rank = 0; rank < m->ranks; rank++)
-        hit[rank] = wave_hit(r, load_before(m, r, rank), load_of_waves(m, rank, r->wave, r->wave + 1, r->waves));
-    if (r->via != NONE) {
-        size_t groups = m->ranks / (size_t)inner;
-        double *before = context_alloc(m->context, (groups + 1) * sizeof *before);
-        group_hit = context_alloc(m->context, (groups + 1) * sizeof *group_hit);
-        for (uint32_t rank = 0; rank < m->ranks; rank++) {
-            before[rank / inner] += load_before(m, r, rank);
-            group_hit[rank / inner] += load_of_waves(m, rank, r->wave, r->wave + 1, r->waves);
-        }
-        for (uint32_t g = 0; g < groups; g++)
-            group_hit[g] = wave_hit(r, before[g], group_hit[g]);
-    }
-    for (uint32_t k = 0; k < m->kind_count; k++) {
-        uint32_t self = m->kinds[k].first;
-        for (uint32_t other = 0; other < m->ranks; other++) {
-            if (other == self)
-                continue;
-            uint32_t axis = axis_between(m, self, other), kind = m->kind_of[other];
-            traffic->out_rows[k][kind][axis] += rows_between(m, r, hit, group_hit, self, other, axis, relay);
-            traffic->in_rows[kind][k][axis] += rows_between(m, r, hit, group_hit, other, self, axis, relay);
-        }
-    }
-    return traffic;
-}
-
-void traffic_add(struct traffic *sum, const struct traffic *more)
-{
-    for (uint32_t k = 0; k < KINDS_MAX; k++)
-        for (uint32_t d = 0; d < KINDS_MAX; d++)
-            for (uint32_t a = 0; a < AXES_MAX; a++) {
-                sum->out_rows[k][d][a] += more->out_rows[k][d][a];
-                sum->in_rows[k][d][a] += more->in_rows[k][d][a];
-            }
 }

@@ -33,7 +33,7 @@ static double sim_pace(const struct stream *s)
 {
     const struct moe_session *session = s->rank->session;
     const struct plan_rank *rank = ROW(session->ir, plan_rank, s->rank->number);
-    double owned = (double)rank->owned.count * session->info->ranks / session->info->experts;
+    double owned = (double)rank->owned.count * session->info->ranks / COUNT(session->ir, plan_owner);
     return rank->pace * (stream_instr(s)->by_experts ? owned : 1);
 }
 

@@ -1,5 +1,4 @@
-// The built-in kernels `bin` and `bin_round`: routes become rows per destination rank. A token sends one row to each rank
-// that owns one of its experts; its own rank's row stays in x. `bin` fills the base slots' headers and metas, the pack
+// The built-in kernels `bin` and `bin_round`: routes become rows per destination rank (routes.h). `bin` fills the base slots' headers and metas, the pack
 // table, and says where each token's replies will lie; `bin_round` does the same for the rows granted in one overflow
 // round. With waves of experts a `bin` looks at its wave's experts only and sends what no earlier wave has stored. With
 // relays (slots.h) the rows of a token for one other node share one copy of its data, and stay together: where one finds
@@ -9,108 +8,32 @@
 
 #include "control.h"
 #include "grants.h"
-#include "session.h"
-
-enum { INSERTED_MOST = 32 }; // choices that are sorted by insertion
-
-/// One (token, expert) pair: the expert's row in plan_owner orders by rank, then local id.
-struct pair {
-    uint32_t owner;
-    float weight;
-};
-
-struct routes {
-    const struct moe_session *session;
-    const int32_t *ids;
-    const float *weights;
-    uint32_t choices;
-};
-
-static int by_owner(const void *a, const void *b)
-{
-    const struct pair *x = a, *y = b;
-    return x->owner < y->owner ? -1 : x->owner > y->owner;
-}
-
-/// The pairs of a token in owner order; ids of -1 are skipped. Returns their number, or -1 for an id that is impossible or
-/// there twice: control buffers have room for distinct ones.
-static int token_pairs(const struct routes *r, int64_t token, struct pair pairs[])
-{
-    bool few = r->choices <= INSERTED_MOST;
-    int count = 0;
-    for (uint32_t c = 0; c < r->choices; c++) {
-        int32_t id = r->ids[token * r->choices + c];
-        if (id == -1)
-            continue;
-        if (id < 0 || (uint32_t)id >= r->session->info->experts)
-            return -1;
-        struct pair p = {r->session->owner_row[id], r->weights[token * r->choices + c]};
-        int at = count++;
-        for (; few && at > 0 && pairs[at - 1].owner > p.owner; at--)
-            pairs[at] = pairs[at - 1];
-        pairs[at] = p;
-    }
-    if (!few)
-        qsort(pairs, (size_t)count, sizeof *pairs, by_owner);
-    for (int i = 1; i < count; i++)
-        if (pairs[i].owner == pairs[i - 1].owner)
-            return -1;
-    return count;
-}
-
-static const struct plan_owner *owner(const struct moe_session *session, uint32_t row)
-{
-    return ROW(session->ir, plan_owner, row);
-}
-
-/// The end of the run of pairs that share a rank with pairs[from].
-static int same_rank(const struct moe_session *session, const struct pair pairs[], int from, int count)
-{
-    int to = from + 1;
-    while (to < count && owner(session, pairs[to].owner)->rank == owner(session, pairs[from].owner)->rank)
-        to++;
-    return to;
-}
-
-/// The end of the run of pairs that find slots together: those of one rank, or through a relay of one node.
-static int together(const struct moe_session *session, const struct plan_exchange *e, uint32_t me,
-                    const struct pair pairs[], int from, int count)
-{
-    int to = same_rank(session, pairs, from, count);
-    uint32_t rank = owner(session, pairs[from].owner)->rank;
-    if (!e->node || rank / e->node == me / e->node)
-        return to;
-    while (to < count && owner(session, pairs[to].owner)->rank / e->node == rank / e->node)
-        to++;
-    return to;
-}
+#include "routes.h"
 
 /// Writes pairs [from, to) as a record's meta; the rest of its entries are unused.
-static void write_meta(const struct moe_session *session, const struct pair pairs[], int from, int to,
+static void write_meta(const struct moe_session *session, const struct route_pair pairs[], int from, int to,
                        const struct plan_exchange *e, int64_t row_bytes, char *record)
 {
     struct moe_row_meta *meta = (struct moe_row_meta *)(void *)(record + row_bytes - e->meta_bytes);
     for (int i = 0; i < (int)session->info->choices; i++)
-        meta[i] = from + i < to ? (struct moe_row_meta){(int32_t)owner(session, pairs[from + i].owner)->local,
-                                                        pairs[from + i].weight}
+        meta[i] = from + i < to ? (struct moe_row_meta){pairs[from + i].local, pairs[from + i].weight}
                                 : (struct moe_row_meta){-1, 0};
 }
 
-/// Of pairs [*from, *to) of one rank, those of the wave's experts.
-static void wave_run(const struct moe_session *session, const struct plan_exchange *e, const struct pair pairs[],
-                     int *from, int *to)
+/// Of pairs [*from, *to) for one rank, those of the wave's experts.
+static void wave_run(const struct moe_session *session, const struct plan_exchange *e, const struct route_pair pairs[],
+                     uint32_t rank, int *from, int *to)
 {
     if (e->waves == 1)
         return;
-    uint32_t rank = owner(session, pairs[*from].owner)->rank;
     int64_t first = slots_wave_first(session->ir, e, rank), end = first + slots_wave_experts(session->ir, e, rank);
-    while (*from < *to && owner(session, pairs[*from].owner)->local < first)
+    while (*from < *to && pairs[*from].local < first)
         ++*from;
-    while (*to > *from && owner(session, pairs[*to - 1].owner)->local >= end)
+    while (*to > *from && pairs[*to - 1].local >= end)
         --*to;
 }
 
-/// Ranks that one token can reach.
+/// Rows that one token can have: one for each rank that owns an expert of it.
 static int64_t reach(const struct moe_session *session)
 {
     return session->info->choices < session->info->ranks ? session->info->choices : session->info->ranks;
@@ -132,7 +55,10 @@ static struct moe_bins *lay_out(const struct moe_session *session, const struct 
     b->rank_first = carve(&at, 2 * ranks + 1, sizeof(int64_t));
     b->rank_tokens = carve(&at, rows, sizeof(int32_t));
     b->own_pairs = carve(&at, tokens * choices, sizeof(struct moe_row_meta));
-    b->own_first = carve(&at, tokens + 1, sizeof(int32_t));
+    bool copies = slots_has_copies(session->ir);
+    b->own_first = carve(&at, (copies ? rows : tokens) + 1, sizeof(int32_t));
+    if (copies)
+        b->rank_pairs = carve(&at, rows, sizeof(uint16_t));
     b->load = carve(&at, session->info->experts, sizeof(int64_t));
     b->overflow = carve(&at, ranks, sizeof(uint32_t));
     b->placed = carve(&at, ranks, sizeof(int64_t));
@@ -184,7 +110,7 @@ static void number_replies(const struct moe_session *session, const struct plan_
     }
 }
 
-/// Ranks that find slots for a token's row together, as a dispatch sees them: one rank, or those of a node behind a relay.
+/// One of a token's rows, as a dispatch sees it.
 struct member {
     uint32_t rank;
     int first, wave_end,
@@ -192,48 +118,51 @@ struct member {
     int32_t *stored; // waves: where the row is stored at the rank, or -1
 };
 
+/// Rows of a token that find slots together: one, or those for a node behind a relay.
 struct group {
     struct member members[MOE_MAX_CHOICES];
     int count;
     bool needed, there; // by the wave; where an earlier wave has stored it
 };
 
-/// The group that pairs[from] begins; *nth: number of the rank among those of the token. Returns the end of its pairs. A
-/// relayed row travels with the first wave that needs it anywhere in the node, to all that need it then or later.
+/// The group that begins at row `nth` of a token. Returns the row behind it. A relayed row travels with the first wave that
+/// needs it anywhere in the node, to all that need it then or later.
 static int find_group(const struct moe_session *session, const struct plan_exchange *e, uint32_t me,
-                      const struct pair pairs[], int from, int count, int32_t *stored, int64_t *nth, struct group *g)
+                      const struct route *route, int nth, int32_t *stored, struct group *g)
 {
-    int end = together(session, e, me, pairs, from, count);
+    uint32_t first = route->rows[nth].rank;
+    bool relayed = e->node && first / e->node != me / e->node;
     g->count = 0;
     g->needed = g->there = false;
-    for (int i = from, next; i < end; i = next) {
-        next = same_rank(session, pairs, i, end);
-        int32_t *at = stored ? stored + (*nth)++ : NULL;
-        struct member m = {owner(session, pairs[i].owner)->rank, i, next, next, at};
-        wave_run(session, e, pairs, &m.first, &m.wave_end);
-        if (m.first == next)
+    do {
+        const struct route_row *row = &route->rows[nth];
+        int32_t *at = stored ? stored + nth : NULL;
+        struct member m = {row->rank, row->first, row->end, row->end, at};
+        wave_run(session, e, route->pairs, row->rank, &m.first, &m.wave_end);
+        if (m.first == row->end)
             continue;
         g->needed = g->needed || m.first < m.wave_end;
         g->there = g->there || (at && *at >= 0);
         g->members[g->count++] = m;
-    }
-    return end;
+    } while (++nth < route->count && relayed && route->rows[nth].rank / e->node == first / e->node);
+    return nth;
 }
 
-/// Does every rank of the group have a free slot? `taken` counts those that are not.
+/// Does every row of the group find a free slot? `taken` counts those that are not. Rows for one rank are neighbours.
 static bool all_fit(const struct moe_session *session, const struct plan_exchange *e, uint32_t me,
                     const struct group *g, const int64_t *taken)
 {
-    for (int i = 0; i < g->count; i++) {
+    for (int i = 0, before = 0; i < g->count; i++) {
         uint32_t d = g->members[i].rank;
-        if (d != me && taken[d] >= slots_rows(session->ir, e, d))
+        before = i && g->members[i - 1].rank == d ? before + 1 : 0;
+        if (d != me && taken[d] + before >= slots_rows(session->ir, e, d))
             return false;
     }
     return true;
 }
 
 /// Counts a group: pairs of its experts; rows that are not there yet, in slots and beyond; what earlier rows answer.
-static void count_group(const struct stream *s, const struct plan_exchange *e, const struct pair pairs[],
+static void count_group(const struct stream *s, const struct plan_exchange *e, const struct route_pair pairs[],
                         const struct group *g, struct moe_bins *b)
 {
     const struct moe_session *session = s->rank->session;
@@ -242,7 +171,7 @@ static void count_group(const struct stream *s, const struct plan_exchange *e, c
         const struct member *m = &g->members[i];
         bool needed = m->first < m->wave_end;
         for (int j = m->first; j < m->wave_end; j++)
-            b->load[owner(session, pairs[j].owner)->expert]++;
+            b->load[pairs[j].expert]++;
         b->pairs += m->wave_end - m->first;
         if (g->there && needed)
             b->reply[b->stored_first[m->rank] + *m->stored] = 0;
@@ -256,23 +185,21 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
 {
     const struct moe_session *session = r->session;
     uint32_t ranks = session->info->ranks;
-    struct pair pairs[MOE_MAX_CHOICES];
+    struct route route;
     struct group g;
     memset(b->load, 0, session->info->experts * sizeof *b->load);
     memset(b->placed, 0, ranks * sizeof *b->placed);
     memset(b->overflow, 0, ranks * sizeof *b->overflow);
     for (int64_t t = 0; t < b->head.tokens; t++) {
-        int count = token_pairs(r, t, pairs);
-        if (count < 0)
+        if (!route_token(r, t, &route))
             return session_fail(s->rank->session, MOE_LOST,
                                 "rank %u: the router gave an expert that does not exist, or one twice",
                                 s->rank->number);
         int32_t *stored = e->waves > 1 ? b->stored + t * reach(session) : NULL;
-        int64_t nth = 0;
-        for (int i = 0; i < count;) {
-            i = find_group(session, e, s->rank->number, pairs, i, count, stored, &nth, &g);
+        for (int i = 0; i < route.count;) {
+            i = find_group(session, e, s->rank->number, &route, i, stored, &g);
             if (g.needed)
-                count_group(s, e, pairs, &g, b);
+                count_group(s, e, route.pairs, &g, b);
         }
     }
     b->rank_first[0] = 0;
@@ -384,7 +311,7 @@ static const void *spilled_at(const struct moe_session *session, const struct ta
 
 /// A row into a slot: its record, and where its data is its own (`first`) a pack entry.
 static void place_row(const struct moe_session *session, struct moe_bins *b, const struct targets *to, int64_t t,
-                      const struct member *m, int64_t place, const struct pair pairs[], bool first)
+                      const struct member *m, int64_t place, const struct route_pair pairs[], bool first)
 {
     const struct ir *ir = session->ir;
     uint32_t d = m->rank, wire = slots_wire_number(ir, to->e, to->me, d);
@@ -401,13 +328,12 @@ static void place_row(const struct moe_session *session, struct moe_bins *b, con
 }
 
 /// An own row: its pairs stay here.
-static void place_own(const struct moe_session *session, struct moe_bins *b, int64_t place, const struct pair pairs[],
-                      int from, int to, int64_t *own_pairs)
+static void place_own(struct moe_bins *b, int64_t place, const struct route_pair pairs[], int from, int to,
+                      int64_t *own_pairs)
 {
     b->own_first[place] = (int32_t)*own_pairs;
     for (int j = from; j < to; j++)
-        b->own_pairs[(*own_pairs)++] =
-            (struct moe_row_meta){(int32_t)owner(session, pairs[j].owner)->local, pairs[j].weight};
+        b->own_pairs[(*own_pairs)++] = (struct moe_row_meta){pairs[j].local, pairs[j].weight};
 }
 
 /// Replies [from, to) of one node that come in rounds are one sum, in the place of the first: what a relay sends.
@@ -435,7 +361,7 @@ struct placing {
 };
 
 /// A group whose rows all have slots, or a rank's own rows.
-static void place_slotted(struct placing *p, int64_t t, const struct pair pairs[], struct group *g)
+static void place_slotted(struct placing *p, int64_t t, const struct route_pair pairs[], struct group *g)
 {
     const struct moe_session *session = p->stream->rank->session;
     const struct targets *to = p->to;
@@ -445,7 +371,7 @@ static void place_slotted(struct placing *p, int64_t t, const struct pair pairs[
         int64_t place = p->cursor[m->rank]++;
         b->rank_tokens[b->rank_first[m->rank] + place] = (int32_t)t;
         if (m->rank == to->me) {
-            place_own(session, b, place, pairs, m->first, m->wave_end, &p->own_pairs);
+            place_own(b, place, pairs, m->first, m->wave_end, &p->own_pairs);
             p->merge[p->replies++] = to->own + place * to->own_bytes;
             continue;
         }
@@ -474,8 +400,10 @@ static void place_others(struct placing *p, int64_t t, const struct group *g)
             p->merge[p->replies++] = reply_at(session, p->to, m->rank, b->reply[b->stored_first[m->rank] + *m->stored]);
             continue;
         }
-        int64_t number = b->placed[m->rank]++;
-        b->rank_tokens[b->rank_first[m->rank] + slotted(b, m->rank) + number] = (int32_t)t;
+        int64_t number = b->placed[m->rank]++, entry = b->rank_first[m->rank] + slotted(b, m->rank) + number;
+        b->rank_tokens[entry] = (int32_t)t;
+        if (b->rank_pairs)
+            b->rank_pairs[entry] = (uint16_t)m->first;
         p->merge[p->replies++] = spilled_at(session, p->to, m->rank, number);
     }
     if (!g->there)
@@ -488,7 +416,7 @@ static void place_rows(const struct stream *s, const struct routes *r, struct mo
     size_t ranks = session->info->ranks;
     int64_t *first = (int64_t *)(uintptr_t)b->head.merge_first;
     struct placing p = {.stream = s, .bins = b, .to = to, .cursor = b->rank_first + ranks + 1};
-    struct pair pairs[MOE_MAX_CHOICES];
+    struct route route;
     struct group g;
     p.merge = (const void **)(uintptr_t)b->head.merge_rows;
     memset(p.cursor, 0, ranks * sizeof *p.cursor);
@@ -497,16 +425,15 @@ static void place_rows(const struct stream *s, const struct routes *r, struct mo
     if (to->e->waves > 1)
         memset(b->answered, 0, ranks * sizeof *b->answered);
     for (int64_t t = 0; t < b->head.tokens; t++) {
-        int count = token_pairs(r, t, pairs);
         int32_t *stored = to->e->waves > 1 ? b->stored + t * reach(session) : NULL;
-        int64_t nth = 0;
+        (void)route_token(r, t, &route);
         first[t] = p.replies;
-        for (int i = 0; i < count;) {
-            i = find_group(session, to->e, to->me, pairs, i, count, stored, &nth, &g);
+        for (int i = 0; i < route.count;) {
+            i = find_group(session, to->e, to->me, &route, i, stored, &g);
             if (!g.needed)
                 continue;
             if (!g.there && all_fit(session, to->e, to->me, &g, p.cursor))
-                place_slotted(&p, t, pairs, &g);
+                place_slotted(&p, t, route.pairs, &g);
             else
                 place_others(&p, t, &g);
         }
@@ -578,7 +505,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     const struct plan_kernel *k = ROW(session->ir, plan_kernel, in->kernel);
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
     const struct exchange_state *states = s->rank->exchanges, *state = &states[in->exchange];
-    struct routes routes = {session, a->p[BIN_IDS], a->p[BIN_WEIGHTS], session->info->choices};
+    struct routes routes = routes_of(s, a->p[BIN_IDS], a->p[BIN_WEIGHTS], a->n[1], e->node);
     const struct moe_bins *earlier = e->wave > 0 ? a->p[in->args.count - 1] : NULL;
     struct moe_bins *b = lay_out(session, e, a->p[BIN_BINS], a->n[0]);
     struct targets to = {
@@ -617,6 +544,15 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     return true;
 }
 
+/// Is this the row of a token that its entry in rank_tokens stands for? With copies it is one of several for the rank.
+static bool is_granted(const struct moe_bins *b, const struct route_row *row, uint32_t d, const int32_t *entry)
+{
+    if (row->rank != d)
+        return false;
+    uint16_t first = b->rank_pairs ? b->rank_pairs[entry - b->rank_tokens] : 0;
+    return !b->rank_pairs || (row->first <= first && first < row->end);
+}
+
 /// The rows of this source for rank d that round `s->round` grants: records, header, pack entries.
 static void place_grant(const struct stream *s, const struct routes *r, const struct moe_bins *b,
                         const struct plan_exchange *e, uint32_t d, char *slot, struct moe_row_table *tables,
@@ -631,20 +567,19 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
                               .source = s->rank->number,
                               .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0)),
                               .step = session->step_number};
-    struct pair pairs[MOE_MAX_CHOICES];
+    struct route route;
     uint32_t wire = slots_wire_number(session->ir, e, s->rank->number, d);
     int64_t row_bytes = ROW(session->ir, plan_wire, e->wires.first + wire)->row_bytes;
     for (int64_t i = 0; i < g.count; i++) {
         int64_t t = tokens[g.first + i];
-        int count = token_pairs(r, t, pairs), from = 0, end = 0;
-        for (; end < count; from = end) {
-            end = same_rank(session, pairs, from, count);
-            if (owner(session, pairs[from].owner)->rank == d)
-                break;
-        }
-        wave_run(session, e, pairs, &from, &end);
+        int row = 0;
+        (void)route_token(r, t, &route);
+        while (row + 1 < route.count && !is_granted(b, &route.rows[row], d, tokens + g.first + i))
+            row++;
+        int from = route.rows[row].first, end = route.rows[row].end;
+        wave_run(session, e, route.pairs, d, &from, &end);
         char *record = slot + e->header_bytes + i * row_bytes;
-        write_meta(session, pairs, from, end, e, row_bytes, record);
+        write_meta(session, route.pairs, from, end, e, row_bytes, record);
         m->pairs += (uint32_t)(end - from);
         add_table_row(&tables[wire], tables[wire].rows, x + t * x_bytes, record);
     }
@@ -656,7 +591,7 @@ bool builtin_bin_round(struct stream *s, const struct moe_kargs *a)
     const struct plan_instr *in = stream_instr(s);
     const struct plan_kernel *k = ROW(session->ir, plan_kernel, in->kernel);
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
-    struct routes routes = {session, a->p[ROUND_IDS], a->p[ROUND_WEIGHTS], session->info->choices};
+    struct routes routes = routes_of(s, a->p[ROUND_IDS], a->p[ROUND_WEIGHTS], a->n[1], 0);
     const struct moe_bins *b = a->p[ROUND_BINS];
     struct moe_row_table *tables = a->p[ROUND_CONTROL];
     char *at = (char *)a->p[ROUND_CONTROL] + 128;

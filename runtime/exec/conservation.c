@@ -48,17 +48,26 @@ static bool check_replies(struct moe_session *session, uint32_t dispatch)
     return true;
 }
 
-/// Every pair that a rank routed to an expert was listed for computing there, source by source.
-static bool check_expert(struct moe_session *session, const struct plan_owner *o, uint32_t source)
+/// Every pair that a rank routed to an expert was listed for computing where the expert or a copy of it is, source by
+/// source.
+static bool check_expert(struct moe_session *session, uint32_t expert, uint32_t source)
 {
-    int64_t routed = 0, computed = 0, owned = ROW(session->ir, plan_rank, o->rank)->owned.count;
+    int64_t routed = 0, computed = 0;
+    const uint32_t *first = session->holder_first;
     for (uint32_t s = 0; s < session->streams_per_rank; s++) {
-        routed += session->ranks[source].streams[s].routed[o->expert];
-        computed += session->ranks[o->rank].streams[s].computed[source * owned + o->local];
+        routed += session->ranks[source].streams[s].routed[expert];
+        for (uint32_t h = first[expert]; h < first[expert + 1]; h++) {
+            const struct plan_owner *o = ROW(session->ir, plan_owner, session->holders[h]);
+            int64_t held = ROW(session->ir, plan_rank, o->rank)->owned.count;
+            computed += session->ranks[o->rank].streams[s].computed[source * held + o->local];
+        }
     }
+    const struct plan_owner *owner = ROW(session->ir, plan_owner, session->owner_row[expert]);
+    uint32_t copies = first[expert + 1] - first[expert] - 1;
     return routed == computed ||
-           session_fail(session, MOE_LOST, "rank %u routed %lld pairs to expert %u, rank %u computed %lld of them",
-                        source, (long long)routed, o->expert, o->rank, (long long)computed);
+           session_fail(session, MOE_LOST, "rank %u routed %lld pairs to expert %u, rank %u%s computed %lld of them",
+                        source, (long long)routed, expert, owner->rank, copies ? " and those with copies" : "",
+                        (long long)computed);
 }
 
 bool conservation_check(struct moe_session *session)
@@ -73,7 +82,7 @@ bool conservation_check(struct moe_session *session)
             return false;
     for (uint32_t i = 0; i < session->info->experts; i++)
         for (uint32_t r = 0; r < session->info->ranks; r++)
-            if (!check_expert(session, ROW(session->ir, plan_owner, i), r))
+            if (!check_expert(session, i, r))
                 return false;
     return true;
 }

@@ -16,6 +16,7 @@ struct moe_bins {
     int64_t own_rows;
     int64_t *rank_first;  // [ranks + 1] rows for each rank that are not there yet, the own ones too, in rank_tokens
     int32_t *rank_tokens; // tokens, ascending within a rank: the first rows(d) go by slot, the rest overflow
+    uint16_t *rank_pairs; // with copies of experts, else NULL: of those that overflow, a pair of the row in its token's
     int32_t *own_first;   // [own_rows + 1] pairs of each own row in own_pairs
     struct moe_row_meta *own_pairs;
     int64_t *load;      // [experts] pairs routed to each expert

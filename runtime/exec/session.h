@@ -167,7 +167,9 @@ struct moe_session {
     moe_kernel_fn **kernels;
     struct rank *ranks;
     uint32_t streams_per_rank;
-    uint32_t *owner_row; // [experts] row of plan_owner: ascending = by rank, then local id
+    uint32_t *owner_row; // [experts] row of plan_owner of an expert's owner: ascending = by rank, then expert id
+    uint32_t *holder_first; // [experts + 1] of each expert in `holders`
+    uint32_t *holders;      // rows of plan_owner, by expert, then rank: its owner and its copies
     uint32_t layers;     // of a step: the plan's, or 1
     struct host_function *hosts; // one per extern stage
     uint32_t host_count;

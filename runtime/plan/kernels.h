@@ -193,14 +193,17 @@ static inline int moe_fan_has_stage(uint32_t args, uint32_t earlier)
 
 /// Bytes of control buffers. bound: B of the part; rows and pairs: slots_fan_rows, slots_fan_pairs, slots_round_rows
 /// (dense: rows = B, pairs = B * experts).
-static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t choices, int64_t bound, int64_t waves)
+static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t choices, int64_t bound, int64_t waves,
+                                     int copies)
 {
     int64_t rows = bound * (choices < ranks ? choices : ranks);
+    // copies of experts: which of its token's rows each is; a token may have several own rows
+    int64_t several = copies ? (rows + 16) * 6 : 0;
     // waves: where each row is stored, and its reply; stored rows of each rank, and those that the wave needs
     int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * 32 : 0;
     // head; a head per chunk; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank;
     // own pairs and where each own row's begin; loads; overflow; rows placed, by rank and node
-    return 2048 + stored + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 32 + (rows + 16) * 4 +
+    return 2048 + stored + several + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 32 + (rows + 16) * 4 +
            bound * choices * 8 + (bound + 16) * 4 + (experts + 8) * 8 + (ranks + 16) * 4;
 }
 

@@ -15,6 +15,12 @@
 // Waves of experts: the base combine of a wave carries replies for rows that any wave up to it brought, so it has
 // min(B, sum over those waves of rows(d)) records, none where rank d has no expert of the wave (slots_reply_rows).
 //
+// Copies of experts: a token has a row for each rank that owns one of its experts, with or without copies. A row may be
+// computed by another rank that holds all of the row's experts, so a rank can have several rows of one token: its own
+// and those of its guests (slots_token_rows). Wherever B bounds what one source has for rank d, B * slots_token_rows(d)
+// does. A rank's experts are sorted by (place + 1) / (experts of the home), then home: a copy is in the wave of experts
+// that it is in at home, so waves cut a row's sum where they do without copies.
+//
 // Records have the size of the format of the axis that they cross. Packed layouts place them at the largest size, so
 // that a source's records begin at a place that does not depend on the other sources' formats.
 //
@@ -75,21 +81,59 @@ static inline int64_t slots_rows(const struct ir *ir, const struct plan_exchange
     return ROW(ir, plan_slot, e->slots.first + d)->rows;
 }
 
+/// Experts that a rank owns, copies left out.
+static inline int64_t slots_own_experts(const struct ir *ir, uint32_t rank)
+{
+    const struct plan_rank *row = ROW(ir, plan_rank, rank);
+    return (int64_t)row->owned.count - row->copied;
+}
+
+static inline bool slots_has_copies(const struct ir *ir)
+{
+    return COUNT(ir, plan_owner) > ROW(ir, plan_info, 0)->experts;
+}
+
+/// Rows that one token can have for rank d.
+static inline int64_t slots_token_rows(const struct ir *ir, uint32_t d)
+{
+    int64_t guests = ROW(ir, plan_rank, d)->guests, choices = ROW(ir, plan_info, 0)->choices;
+    return !guests ? 1 : guests < choices ? 1 + guests : choices;
+}
+
+/// Experts that rank d holds of the waves before `wave`, of `waves` in all: those with a place below
+/// floor(wave * L / waves) of their home's L.
+static inline int64_t slots_wave_begin(const struct ir *ir, uint32_t d, uint32_t wave, uint32_t waves)
+{
+    const struct plan_rank *rank = ROW(ir, plan_rank, d);
+    int64_t below = 0, end = rank->owned.count;
+    if (!rank->copied)
+        return end * wave / waves;
+    while (below < end) {
+        int64_t middle = (below + end) / 2;
+        const struct plan_owner *o = ROW(ir, plan_owner, rank->owned.first + middle);
+        if (((int64_t)o->place + 1) * waves <= slots_own_experts(ir, o->home) * wave)
+            below = middle + 1;
+        else
+            end = middle;
+    }
+    return below;
+}
+
 /// The wave's experts of rank d: local ids [first, first + count). Any exchange of the wave tells.
 static inline int64_t slots_wave_first(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
 {
-    return (int64_t)ROW(ir, plan_rank, d)->owned.count * e->wave / e->waves;
+    return slots_wave_begin(ir, d, e->wave, e->waves);
 }
 
 static inline int64_t slots_wave_experts(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
 {
-    return (int64_t)ROW(ir, plan_rank, d)->owned.count * (e->wave + 1) / e->waves - slots_wave_first(ir, e, d);
+    return slots_wave_begin(ir, d, e->wave + 1, e->waves) - slots_wave_first(ir, e, d);
 }
 
 /// Rows of one source that rank d answers in the wave of dispatch `e`, at most; pool: in one round, of all sources.
 static inline int64_t slots_reply_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
 {
-    int64_t rows = slots_rows(ir, e, d), bound = ROW(ir, plan_part, e->part)->bound;
+    int64_t rows = slots_rows(ir, e, d), bound = ROW(ir, plan_part, e->part)->bound * slots_token_rows(ir, d);
     if (e->pool || e->waves == 1)
         return rows;
     if (!slots_wave_experts(ir, e, d))
@@ -106,7 +150,7 @@ static inline int64_t slots_reply_rows(const struct ir *ir, const struct plan_ex
 static inline int64_t slots_spill_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
 {
     const struct plan_exchange *base = ROW(ir, plan_exchange, slots_dispatch(ir, e)->base);
-    int64_t left = ROW(ir, plan_part, e->part)->bound - slots_rows(ir, base, d);
+    int64_t left = ROW(ir, plan_part, e->part)->bound * slots_token_rows(ir, d) - slots_rows(ir, base, d);
     return slots_rows(ir, e, d) > 0 && left > 0 ? left : 0;
 }
 
@@ -182,14 +226,24 @@ static inline int64_t slots_recv_bytes(const struct ir *ir, const struct plan_ex
 static inline int64_t slots_fan_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
 {
     int64_t rows = slots_reply_rows(ir, e, me);
-    return e->pool ? rows : rows * (ranks - 1) + ROW(ir, plan_part, e->part)->bound;
+    return e->pool ? rows : rows * (ranks - 1) + ROW(ir, plan_part, e->part)->bound * slots_token_rows(ir, me);
 }
 
-/// Pairs that it can yield at most: a row has at most min(choices, local experts) of them.
+/// Pairs that it can yield at most: a row that arrived has at most min(choices, local experts) of them, and so have all
+/// own rows of a token.
 static inline int64_t slots_fan_pairs(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
 {
     int64_t owned = slots_wave_experts(ir, e, me), choices = ROW(ir, plan_info, 0)->choices;
-    return slots_fan_rows(ir, e, me, ranks) * (owned < choices ? owned : choices);
+    int64_t rows = slots_reply_rows(ir, e, me) * (e->pool ? 1 : ranks - 1);
+    return (rows + (e->pool ? 0 : ROW(ir, plan_part, e->part)->bound)) * (owned < choices ? owned : choices);
+}
+
+/// Bytes of a bins control for dispatch `e`.
+static inline int64_t slots_bins_bytes(const struct ir *ir, const struct plan_exchange *e)
+{
+    const struct plan_info *info = ROW(ir, plan_info, 0);
+    int64_t bound = ROW(ir, plan_part, e->part)->bound;
+    return moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves, slots_has_copies(ir));
 }
 
 /// Rows that one bin_round of pool dispatch `e` can pack on rank me.

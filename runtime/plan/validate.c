@@ -65,32 +65,6 @@ static bool validate_info(struct check *c)
     return true;
 }
 
-/// Every expert has one owner; a rank's experts are a run of rows, local ids count from 0, ids ascend.
-static bool validate_owners(const struct check *c)
-{
-    uint32_t next = 0;
-    if (COUNT(c->ir, plan_rank) != c->info->ranks)
-        return check_fail(c, "plan_rank: %u rows for %u ranks", COUNT(c->ir, plan_rank), c->info->ranks);
-    if (COUNT(c->ir, plan_owner) != c->info->experts)
-        return check_fail(c, "plan_owner: %u rows for %u experts", COUNT(c->ir, plan_owner), c->info->experts);
-    uint8_t seen[MOE_MAX_EXPERTS / 8] = {0};
-    for (uint32_t r = 0; r < c->info->ranks; r++) {
-        struct rows owned = ROW(c->ir, plan_rank, r)->owned;
-        double pace = ROW(c->ir, plan_rank, r)->pace;
-        if (!(pace > 0 && pace < 1e12))
-            return check_fail(c, "plan_rank %u: pace %g", r, pace);
-        if (owned.count && owned.first != next)
-            return check_fail(c, "plan_rank %u: its owners do not follow those of the rank before", r);
-        for (uint32_t l = 0; l < owned.count; l++, next++) {
-            const struct plan_owner *o = ROW(c->ir, plan_owner, next);
-            if (o->rank != r || o->local != l || o->expert >= c->info->experts ||
-                (seen[o->expert / 8] >> (o->expert % 8) & 1) || (l && o[-1].expert >= o->expert))
-                return check_fail(c, "plan_owner %u: not expert, rank and local id in order", next);
-            seen[o->expert / 8] = (uint8_t)(seen[o->expert / 8] | 1u << (o->expert % 8));
-        }
-    }
-    return next == c->info->experts || check_fail(c, "plan_rank: %u of %u experts owned", next, c->info->experts);
-}
 
 /// The choices for whole steps, then, if there are any, those for a layer alone: each run covers 0..bound.
 static bool validate_choices(const struct check *c)
@@ -259,11 +233,12 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
             return check_fail(c, "plan_exchange %u: format %lld of an axis", number, (long long)e->wire_of_axis[i]);
     if (e->slots.count != c->info->ranks)
         return check_fail(c, "plan_exchange %u: %u slots for %u ranks", number, e->slots.count, c->info->ranks);
-    int64_t bound = ROW(c->ir, plan_part, e->part)->bound;
-    for (uint32_t d = 0; d < c->info->ranks; d++)
-        if (!in_range(slots_rows(c->ir, e, d), 0, e->pool ? MOE_MAX_POOL_ROWS : bound))
+    for (uint32_t d = 0; d < c->info->ranks; d++) {
+        int64_t most = ROW(c->ir, plan_part, e->part)->bound * slots_token_rows(c->ir, d);
+        if (!in_range(slots_rows(c->ir, e, d), 0, e->pool || most > MOE_MAX_POOL_ROWS ? MOE_MAX_POOL_ROWS : most))
             return check_fail(c, "plan_exchange %u: %lld rows for rank %u", number, (long long)slots_rows(c->ir, e, d),
                               d);
+    }
     return e->max_rounds <= MOE_MAX_ROUNDS || check_fail(c, "plan_exchange %u: %u rounds", number, e->max_rounds);
 }
 

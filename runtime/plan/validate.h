@@ -30,6 +30,8 @@ static inline bool in_rows(struct rows rows, uint32_t row)
 /// Do two exchanges have the same formats over the same axes?
 bool same_wires(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b);
 
+/// validate_owners.c: who holds which expert.
+bool validate_owners(const struct check *c);
 /// validate_program.c: streams, instructions and buffers of one rank under one variant.
 bool validate_program(const struct check *c, const struct plan_variant *variant, const struct plan_program *program);
 

@@ -330,14 +330,14 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
         !holds_rows(w, BIN_X, bound, k->n[0] * k->n[3]) ||
         ROW(ir, plan_buffer, arg_at(w, BIN_X)->buffer)->row_bytes != k->n[0] * k->n[3])
         return instr_fail(w, "routes or x are too small");
-    int64_t bins = moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves);
+    int64_t bins = slots_bins_bytes(ir, e);
     if (extent_bytes(w, arg_at(w, BIN_BINS)->buffer) < bins ||
         (e->wave > 0 && extent_bytes(w, arg_at(w, w->instr->args.count - 1)->buffer) < bins))
         return instr_fail(w, "its control buffer is too small");
     if (e->wave > 0 && arg_at(w, w->instr->args.count - 1)->buffer == arg_at(w, BIN_BINS)->buffer)
         return instr_fail(w, "overwrites the wave before");
     if (arg_at(w, BIN_SEND)->buffer != e->send || arg_at(w, BIN_REPLY)->buffer != reply->recv ||
-        !holds_stride(w, BIN_OWN, bound) || !dtype_computes((uint32_t)k->n[2]))
+        !holds_stride(w, BIN_OWN, bound * slots_token_rows(ir, w->program->rank)) || !dtype_computes((uint32_t)k->n[2]))
         return instr_fail(w, "its slots are not those of its exchange");
     if (!pool)
         return !moe_bin_has_spill(w->instr->args.count, e->wave) || instr_fail(w, "a spill without a pool");
@@ -395,8 +395,7 @@ static bool check_bin_round(const struct walk *w, const struct plan_kernel *k)
         !holds_rows(w, ROUND_WEIGHTS, bound, info->choices * 4) || !holds_rows(w, ROUND_X, bound, k->n[0] * k->n[3]) ||
         ROW(ir, plan_buffer, arg_at(w, ROUND_X)->buffer)->row_bytes != k->n[0] * k->n[3])
         return instr_fail(w, "routes or x are too small");
-    if (extent_bytes(w, arg_at(w, ROUND_BINS)->buffer) <
-            moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves) ||
+    if (extent_bytes(w, arg_at(w, ROUND_BINS)->buffer) < slots_bins_bytes(ir, e) ||
         extent_bytes(w, arg_at(w, ROUND_CONTROL)->buffer) <
             moe_rows_bytes(slots_round_rows(ir, e, w->program->rank, info->ranks)))
         return instr_fail(w, "a control buffer is too small");
@@ -413,8 +412,7 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
             pairs = slots_fan_pairs(ir, e, me, info->ranks), owned = slots_wave_experts(ir, e, me);
     if (e->part != w->instr->part || k->n[1] != info->choices || (e->pool && w->rounds != w->instr->exchange))
         return instr_fail(w, "does not fit its exchange");
-    if (extent_bytes(w, arg_at(w, FAN_BINS)->buffer) <
-            moe_bins_bytes(info->ranks, info->experts, info->choices, bound, e->waves) ||
+    if (extent_bytes(w, arg_at(w, FAN_BINS)->buffer) < slots_bins_bytes(ir, e) ||
         extent_bytes(w, arg_at(w, FAN_PAIRS)->buffer) < moe_pairs_bytes(owned, rows, pairs))
         return instr_fail(w, "a control buffer is too small");
     bool staged = moe_fan_has_stage(w->instr->args.count, wave_args(w, k));
@@ -429,7 +427,7 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
     for (uint32_t earlier = e->earlier; earlier != NONE; earlier = ROW(ir, plan_exchange, earlier)->earlier)
         if (arg_at(w, --at)->buffer != ROW(ir, plan_exchange, earlier)->recv)
             return instr_fail(w, "its slots are not those of the earlier waves");
-    if (!holds_rows(w, FAN_A, pairs, k->n[0]) || !holds_stride(w, FAN_OWN, bound) ||
+    if (!holds_rows(w, FAN_A, pairs, k->n[0]) || !holds_stride(w, FAN_OWN, bound * slots_token_rows(ir, me)) ||
         (staged && !holds_stride(w, FAN_STAGE, rows)) || !holds_rows(w, FAN_X, bound, 1))
         return instr_fail(w, "A or the own rows are too small");
     return true;

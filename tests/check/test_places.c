@@ -104,6 +104,7 @@ static void count_owned(const struct checked *c, int experts, int *owned, int ra
     const struct mod_placement *p = placement_of(c);
     char *seen = calloc((size_t)experts, 1);
     memset(owned, 0, (size_t)ranks * sizeof *owned);
+    CU_ASSERT_EQUAL_FATAL(p->experts, experts);
     CU_ASSERT_EQUAL_FATAL(p->owners.count, (uint32_t)experts);
     for (uint32_t i = 0; i < p->owners.count; i++) {
         const struct mod_owner *o = ROW(&c->module, mod_owner, p->owners.first + i);
@@ -233,7 +234,7 @@ static const struct mod_owner *owner_of(const struct checked *c, uint32_t expert
     const struct mod_placement *p = placement_of(c);
     for (uint32_t i = 0; i < p->owners.count; i++) {
         const struct mod_owner *o = ROW(&c->module, mod_owner, p->owners.first + i);
-        if (o->expert == expert)
+        if (o->expert == expert && o->home == o->rank)
             return o;
     }
     return NULL;
@@ -308,6 +309,72 @@ static void test_groups(void)
     }
 }
 
+/// Every rank holds its own experts and copies of others, each once; the share that senders give its holders adds up to 1.
+static void check_held(const struct checked *c, int64_t copies)
+{
+    const struct mod_placement *p = placement_of(c);
+    int64_t ranks = cluster_of(c)->ranks;
+    char *held = calloc((size_t)(ranks * p->experts), 1);
+    struct nearest *near = calloc((size_t)p->experts, sizeof *near);
+    double *shares = calloc(p->owners.count, sizeof *shares), *sums = calloc((size_t)p->experts, sizeof *sums);
+    CU_ASSERT_EQUAL_FATAL(p->owners.count, p->experts + copies);
+    for (uint32_t i = 0; i < p->owners.count; i++) {
+        const struct mod_owner *o = ROW(&c->module, mod_owner, p->owners.first + i);
+        CU_ASSERT_FALSE(held[o->rank * p->experts + o->expert]);
+        held[o->rank * p->experts + o->expert] = 1;
+        const struct mod_owner *home = owner_of(c, o->expert);
+        CU_ASSERT(home->rank == o->home && home->place == o->place);
+    }
+    for (int64_t source = 0; source < ranks; source++) {
+        copy_shares(&c->module, p, source, near, shares);
+        memset(sums, 0, (size_t)p->experts * sizeof *sums);
+        for (uint32_t i = 0; i < p->owners.count; i++) {
+            const struct mod_owner *o = ROW(&c->module, mod_owner, p->owners.first + i);
+            CU_ASSERT(o->rank != source || shares[i] == 1);
+            sums[o->expert] += shares[i];
+        }
+        for (int64_t e = 0; e < p->experts; e++)
+            CU_ASSERT_DOUBLE_EQUAL(sums[e], 1, 1e-12);
+    }
+    free(held);
+    free(near);
+    free(shares);
+    free(sums);
+}
+
+static void test_copies(void)
+{
+    char cluster[512];
+    struct checked c;
+    make_cluster(cluster, sizeof cluster, (const int[2]){6, 8}, "device = h100;");
+    // A copy for each node: at the same position in all of them.
+    check_places(&c, 48, 1, cluster, "place experts over node, gpu; replicate experts { copies: 6 };");
+    expect_fine(&c);
+    check_held(&c, 5 * 48);
+    for (uint32_t i = 0; i < placement_of(&c)->owners.count; i++) {
+        const struct mod_owner *o = ROW(&c.module, mod_owner, placement_of(&c)->owners.first + i);
+        CU_ASSERT_EQUAL(o->rank % 8, o->home % 8);
+    }
+    release(&c);
+    // Experts 0 to 3 are owned by ranks 0 and 1; a slot each beside that, so their copies move on to the next free one.
+    check_places(&c, 96, 1, cluster,
+                 "place experts over node, gpu; spare = 48; replicate experts { only: [0, 1, 2, 3], copies: 2 };");
+    expect_fine(&c);
+    check_held(&c, 4);
+    for (uint32_t i = 0, found = 0; i < placement_of(&c)->owners.count; i++) {
+        const struct mod_owner *o = ROW(&c.module, mod_owner, placement_of(&c)->owners.first + i);
+        if (o->rank != o->home) {
+            CU_ASSERT_EQUAL(o->rank, 24 + found);
+            found++;
+        }
+    }
+    release(&c);
+    check_places(&c, 60, 1, cluster, "place experts over node, gpu { balance: even }; replicate experts;");
+    expect_fine(&c);
+    check_held(&c, 47 * 60);
+    release(&c);
+}
+
 static void test_refused(void)
 {
     struct checked c;
@@ -317,8 +384,15 @@ static void test_refused(void)
     expect_error(&c, "+     place experts over node, gpu;");
     check_places(&c, 48, 1, cluster, "place experts over gpu;");
     expect_error(&c, "error[E0503]: experts are not divided over axis `node`");
-    check_places(&c, 48, 1, cluster, "place experts over node, gpu; replicate experts;");
-    expect_error(&c, "error[E0901]: copies of experts are not built yet");
+    check_places(&c, 48, 1, cluster, "place experts over gpu;");
+    expect_error(&c, "`replicate experts { copies: 6 };` beside it lets each `node` hold all of them");
+    check_places(&c, 48, 1, cluster, "place experts over node, gpu; replicate experts { copies: 49 };");
+    expect_error(&c, "error[E0505]: 49 copies of an expert on 48 ranks");
+    check_places(&c, 48, 1, cluster, "place experts over node, gpu; spare = 48; replicate experts { copies: 3 };");
+    expect_error(&c, "+     place experts over node, gpu; spare = 96;");
+    check_places(&c, 48, 1, cluster, "place experts over node, gpu; spare = 96; replicate experts { copies: 3 };");
+    expect_fine(&c);
+    release(&c);
     check_places(&c, 96, 8, cluster, "place experts over node, gpu; groups = node;");
     expect_error(&c, "error[E0504]: 8 routing groups of 12 experts do not fit into 6 positions of `node`");
     check_places(&c, 96, 8, cluster, "place experts over node, gpu; groups = node;");
@@ -345,6 +419,7 @@ void suite_places(void)
     CU_add_test(suite, "the axis between two ranks", test_axes);
     CU_add_test(suite, "the order of axes", test_order_of_axes);
     CU_add_test(suite, "spare slots", test_spare);
+    CU_add_test(suite, "copies of experts", test_copies);
     CU_add_test(suite, "routing groups", test_groups);
     CU_add_test(suite, "what is refused", test_refused);
 }

@@ -47,10 +47,10 @@ static void test_base_rows(void)
                 for (size_t q = 0; q < 5; q++)
                     for (size_t b = 0; b < 7; b++) {
                         double hit = slot_hit_share(experts[e], owned, ks[k]);
-                        int64_t rows = slot_base_rows(bounds[b], quarters[q] / 4.0, hit);
+                        int64_t rows = slot_base_rows(bounds[b], bounds[b], quarters[q] / 4.0, hit);
                         CU_ASSERT_EQUAL_FATAL(rows, exact_rows(bounds[b], quarters[q], experts[e], owned, ks[k]));
                     }
-    CU_ASSERT_EQUAL(slot_base_rows(100, 1.0 / 0.0, 0.5), 100);
+    CU_ASSERT_EQUAL(slot_base_rows(100, 100, 1.0 / 0.0, 0.5), 100);
     CU_ASSERT_EQUAL(slot_hit_share(8, 8, 2), 1.0);
     CU_ASSERT_EQUAL(slot_hit_share(8, 0, 2), 0.0);
 }

@@ -40,7 +40,8 @@ static void add_owners(struct builder *b)
             if (e % owners != r)
                 continue;
             uint32_t o = ADD(b->ir, plan_owner);
-            *ROW(b->ir, plan_owner, o) = (struct plan_owner){e, r, local++};
+            *ROW(b->ir, plan_owner, o) = (struct plan_owner){e, r, local, r, local};
+            local++;
             s->rank_of[e] = r;
             next++;
         }
@@ -333,7 +334,7 @@ static int64_t buffer_bytes(const struct builder *b, const struct part_rows *p, 
     if (buffer == p->own)
         return bound * ROW(ir, plan_wire, c->wires.first)->row_bytes;
     if (buffer == p->bins)
-        return moe_bins_bytes(s->ranks, s->experts, s->choices, bound, 1);
+        return slots_bins_bytes(ir, d);
     if (buffer == p->pairs)
         return moe_pairs_bytes(owned, rows, pairs);
     return buffer == p->acc ? rows * row : pairs * row; // a, hidden

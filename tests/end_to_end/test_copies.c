@@ -1,0 +1,330 @@
+// Copies of experts: whatever a placement replicates, outputs are byte for byte those of the placement without copies, under
+// every schedule, capacity, device and thread count; rows go to the nearest copy, and nothing is lost on the way.
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/exec/session.h"
+#include "tests/end_to_end/harness.h"
+#include "tests/end_to_end/reference.h"
+
+enum { BOUND = 96, SEED = 5, MOST_RANKS = 8, HIDDEN = 64, FFN = 48, EXPERTS = 12, CHOICES = 3 };
+
+static const char line[] = "device = fast; axis rank[4]; link shm across rank { bandwidth: 5GB/s, latency: 1us };";
+static const char square[] = "device = fast; axis node[2]; axis gpu[2];\n"
+                             "    link ib across node { bandwidth: 1MB/s, latency: 20us, rail: true };\n"
+                             "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
+static const char mixed[] = "device fast at node[0]; device slow at node[1]; axis node[2]; axis gpu[2];\n"
+                            "    link ib across node { bandwidth: 1GB/s, latency: 20us };\n"
+                            "    link nv across gpu { bandwidth: 100GB/s, latency: 1us };";
+
+struct setup {
+    const char *cluster, *place, *copies; // copies: NULL: none
+    const char *dtype, *dispatch, *combine;
+    const char *layer; // stages before `route`, on x; NULL: none
+};
+
+static moe_plan *compile(const struct setup *s, const char *schedule)
+{
+    static char text[8192];
+    const char *t = s->dtype ? s->dtype : "bf16";
+    snprintf(
+        text, sizeof text,
+        "import std.ops;\nimport std.schedules { serial, ladder, waves };\n"
+        "format f128 = fp8_e4m3 { block: [1, 128], scale: f32 };\n"
+        "format u64 = fp8_e4m3 { block: [1, 64], scale: ue8m0 };\n"
+        "dim tokens <= %d;\ndim hidden = %d;\ndim ffn = %d;\ndim experts = %d;\n"
+        "device fast { sm = 4; peak = { bf16: 80GFLOPS }; }\ndevice slow { sm = 4; peak = { bf16: 10GFLOPS }; }\n"
+        "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
+        "    param w_router: f32[experts, hidden];\n"
+        "    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
+        "    param w_down: %s[experts, hidden, ffn];\n%s"
+        "    stage route: r = topk(%s, w_router, k: %d);\n"
+        "    stage dispatch: xd = dispatch(%s, r%s);\n"
+        "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
+        "    stage combine: y = combine(yd, r%s);\n    yield y;\n}\n"
+        "cluster room { %s }\nplacement p on room { %s %s }\n"
+        "schedule both(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
+        "    split tokens into n as i; split experts into g as w;\n"
+        "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+        "    bind route, expert to comp; bind dispatch to tx; bind combine to rx { sm: 2 };\n"
+        "    for i in 0..n { route[i]; pipelined w in 0..g { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n"
+        "schedule chunked(n: 1..4 = 2, c: 2..8 = 3) for (route, dispatch, expert, combine) {\n"
+        "    split tokens into n as i; split combine into c as k;\n"
+        "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+        "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
+        "    pipelined i in 0..n { route[i+1]; dispatch[i+1] || expert[i]; combine[i, 0]; combine[i, 1]; combine[i, 2]; }\n"
+        "}\n"
+        "pipeline main { layer = moe; cluster = room; placement = p; use serial; }\n",
+        BOUND, HIDDEN, FFN, EXPERTS, t, t, t, t, s->layer ? s->layer : "", s->layer ? "a" : "x", CHOICES,
+        s->layer ? "a" : "x", s->dispatch ? s->dispatch : "", s->combine ? s->combine : "", s->cluster, s->place,
+        s->copies ? s->copies : "");
+    struct subject subject = {.text = text, .schedule = schedule, .layer = -1, .cpu_level = "v2"};
+    return subject_compile(&subject);
+}
+
+static const float *tokens_in(const char *dtype)
+{
+    static float in[MOST_RANKS * BOUND * HIDDEN];
+    gaussian(in, sizeof in / sizeof *in, 1);
+    round_to_dtype(dtype ? dtype : "bf16", in, sizeof in / sizeof *in);
+    return in;
+}
+
+static const int64_t counts[MOST_RANKS] = {70, 0, BOUND, 9, 1, 33, 64, 2};
+
+static struct outcome run_setup(const struct setup *s, const char *schedule, moe_options options)
+{
+    struct outcome o = {.status = MOE_INVALID};
+    moe_plan *plan = compile(s, schedule);
+    if (!plan)
+        return o;
+    options.seed = SEED;
+    options.poison = 1;
+    options.threads = options.threads ? options.threads : 2;
+    struct run run = {.in = tokens_in(s->dtype), .tokens = counts, .options = options, .steps = 2};
+    o = run_plan_once(plan, &run);
+    if (o.status != MOE_OK && !options.fault)
+        fprintf(stderr, "%s, %s %s: %s\n", schedule, s->place, s->copies ? s->copies : "", o.error);
+    CU_ASSERT_EQUAL(o.status, options.fault ? MOE_LOST : MOE_OK);
+    moe_plan_close(plan);
+    return o;
+}
+
+static bool expect_same(const struct outcome *first, const struct setup *s, const char *schedule, moe_options options)
+{
+    struct outcome o = run_setup(s, schedule, options);
+    bool same = first->status == MOE_OK && o.status == MOE_OK && o.tokens == first->tokens &&
+                !memcmp(first->out, o.out, (size_t)(o.tokens * HIDDEN) * sizeof *o.out);
+    CU_ASSERT(same);
+    if (!same)
+        fprintf(stderr, "%s, %s %s%s: other bytes\n", schedule, s->place, s->copies ? s->copies : "",
+                s->dispatch ? s->dispatch : "");
+    bool counted = !memcmp(first->load, o.load, EXPERTS * sizeof *o.load);
+    CU_ASSERT(counted);
+    bool tight = s->dispatch && strstr(s->dispatch, "0.1x");
+    CU_ASSERT(!tight || o.stats.overflowed > 0);
+    outcome_free(&o);
+    return same;
+}
+
+static void expect_reference(const struct outcome *o, const char *dtype, double most)
+{
+    struct shape shape = {.hidden = HIDDEN, .ffn = FFN, .experts = EXPERTS, .choices = CHOICES, .bound = BOUND,
+                          .dtype = dtype, .normalize = true};
+    size_t count = (size_t)o->tokens * HIDDEN;
+    float *want = malloc((count + 1) * sizeof *want);
+    reference_layer(&shape, SEED, tokens_in(dtype), o->tokens, o->ids, o->weights, want);
+    CU_ASSERT(relative_l2(o->out, want, count) <= most);
+    free(want);
+}
+
+static const char by_rank[] = "place experts over rank;", by_node[] = "place experts over node, gpu;",
+                  crossed[] = "place experts over gpu, node;", by_rate[] = "place experts over node, gpu { balance: rate };",
+                  dealt[] = "place experts over node, gpu { balance: even };";
+
+// The placements whose bytes are those without the copies; few slots in every second.
+static const struct setup setups[] = {
+    {line, by_rank, "replicate experts;", NULL, NULL, NULL, NULL},
+    {line, by_rank, "replicate experts { copies: 2 };", "f32", ", capacity: 0.1x, pool: 0.05x", NULL, NULL},
+    {line, by_rank, "replicate experts { only: [0, 1, 7], copies: 3 };", NULL, ", capacity: 8x", NULL, NULL},
+    {line, by_rank, "spare = 4; replicate experts { only: [3, 4], copies: 2 }; replicate experts { only: [11], copies: 3 };",
+     "f16", ", capacity: 0.1x, pool: 0.05x", NULL, NULL},
+    {square, by_node, "replicate experts { copies: 2 };", NULL, ", capacity: 0.1x, pool: 0.05x", NULL, NULL},
+    {square, crossed, "spare = 8; replicate experts { copies: 2, only: [0, 2, 4, 6, 8, 10] };", NULL, NULL, NULL, NULL},
+    {mixed, by_rate, "replicate experts { copies: 2 };", NULL, ", capacity: 0.1x, pool: 0.05x", NULL, NULL},
+    {mixed, dealt, "groups = node; replicate experts { only: [5], copies: 4 }; replicate shared;", NULL, NULL, NULL, NULL},
+};
+enum { SETUPS = sizeof setups / sizeof *setups };
+
+static void test_same_bytes(void)
+{
+    static const struct {
+        const char *schedule;
+        moe_options options;
+    } ways[] = {{"serial", {.threads = 1}},
+                {"ladder(n: 3)", {.threads = 3}},
+                {"chunked", {.device = "sim"}},
+                {"ladder(n: 2)", {.device = "sim"}}};
+    for (size_t i = 0; i < SETUPS; i++) {
+        struct setup without = setups[i];
+        without.copies = without.dispatch = NULL;
+        struct outcome first = run_setup(&without, "serial", (moe_options){0});
+        expect_reference(&first, without.dtype ? without.dtype : "bf16", 5e-3);
+        for (size_t w = 0; w < 2; w++)
+            expect_same(&first, &setups[i], ways[(i + 2 * w) % 4].schedule, ways[(i + 2 * w) % 4].options);
+        outcome_free(&first);
+    }
+}
+
+/// Waves cut sums; with copies they cut them at the same experts.
+static void test_waves(void)
+{
+    static const char *const waves[] = {"waves(g: 2)", "waves(g: 3)", "waves(g: 5)"};
+    static const char *const both[] = {"both(n: 3, g: 2)", "both(n: 2, g: 3)", "both(n: 2, g: 5)"};
+    for (size_t i = 0; i < SETUPS; i++) {
+        struct setup without = setups[i];
+        without.copies = without.dispatch = NULL;
+        struct outcome first = run_setup(&without, waves[i % 3], (moe_options){0});
+        expect_same(&first, &setups[i], (i % 2 ? waves : both)[i % 3], (moe_options){.device = i % 3 ? "cpu" : "sim"});
+        outcome_free(&first);
+    }
+}
+
+// ------------------------------------------------------------------------------------------- where rows are computed
+
+/// Pairs of each expert that each rank computed for each source.
+static int64_t computed[MOST_RANKS][MOST_RANKS][EXPERTS];
+
+static enum stepped count_recv(struct stream *stream, uint32_t exchange, struct blocked *on)
+{
+    const struct moe_session *session = stream->rank->session;
+    const struct ir *ir = session->ir;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, exchange);
+    enum stepped done = transport_local.recv(stream, exchange, on);
+    uint32_t me = stream->rank->number;
+    for (uint32_t from = 0; from < session->info->ranks && e->kind == exchange_kind_dispatch && done == STEP_DONE; from++) {
+        if (from == me)
+            continue;
+        const char *slot =
+            (const char *)stream->rank->bases[e->recv] + stream->rank->exchanges[exchange].target_offset[from];
+        int64_t bytes = slots_record_bytes(ir, e, from, me);
+        for (uint32_t i = 0; i < ((const struct moe_message *)(const void *)slot)->rows; i++) {
+            const struct moe_row_meta *meta =
+                (const void *)(slot + e->header_bytes + (i + 1) * bytes - e->meta_bytes);
+            for (int c = 0; c < CHOICES && meta[c].local >= 0; c++) {
+                struct rows held = ROW(ir, plan_rank, me)->owned;
+                computed[me][from][ROW(ir, plan_owner, held.first + (uint32_t)meta[c].local)->expert]++;
+            }
+        }
+    }
+    return done;
+}
+
+/// Full tokens on every rank, each with the one expert `ids` says by token; the stats.
+static moe_stats watch(const struct setup *s, int (*id)(int token))
+{
+    static struct transport_ops spy;
+    static int32_t ids[MOST_RANKS * BOUND * CHOICES];
+    static float weights[MOST_RANKS * BOUND * CHOICES];
+    static uint16_t x[MOST_RANKS * BOUND * HIDDEN], y[MOST_RANKS * BOUND * HIDDEN];
+    moe_plan *plan = compile(s, "serial");
+    moe_session *session = NULL;
+    moe_stats stats = {0};
+    CU_ASSERT_FATAL(plan && moe_session_create(plan, &(moe_options){.device = "sim", .seed = SEED}, &session) == MOE_OK);
+    spy = transport_local;
+    spy.recv = count_recv;
+    session->transport = &spy;
+    memset(computed, 0, sizeof computed);
+    moe_step steps[MOST_RANKS];
+    for (uint32_t r = 0; r < session->info->ranks; r++) {
+        for (int t = 0; t < BOUND; t++)
+            for (int c = 0; c < CHOICES; c++) {
+                size_t at = (r * BOUND + (size_t)t) * CHOICES + (size_t)c;
+                ids[at] = c ? -1 : id(t);
+                weights[at] = 1;
+            }
+        steps[r] = (moe_step){.rank = r,
+                              .tokens = BOUND,
+                              .in = x + r * BOUND * HIDDEN,
+                              .out = y + r * BOUND * HIDDEN,
+                              .given_ids = ids + r * BOUND * CHOICES,
+                              .given_weights = weights + r * BOUND * CHOICES};
+    }
+    CU_ASSERT_EQUAL(moe_session_load(session, "random"), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_run(session, steps, session->info->ranks), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_stats(session, &stats), MOE_OK);
+    moe_session_destroy(session);
+    moe_plan_close(plan);
+    return stats;
+}
+
+static int always_zero(int token)
+{
+    (void)token;
+    return 0;
+}
+
+static int each_in_turn(int token)
+{
+    return token % EXPERTS;
+}
+
+/// Own copies first, then those of the own node; those equally near in turn.
+static void test_nearest(void)
+{
+    // Ranks 0 and 2 hold expert 0: its owner, and the rank of the same position in the other node.
+    struct setup s = {square, by_node, "replicate experts { copies: 2 };", NULL, ", capacity: 8x", NULL, NULL};
+    moe_stats both = watch(&s, always_zero);
+    CU_ASSERT_EQUAL(computed[0][1][0], BOUND);
+    CU_ASSERT_EQUAL(computed[2][3][0], BOUND);
+    CU_ASSERT_EQUAL(computed[0][2][0] + computed[0][3][0] + computed[2][0][0] + computed[2][1][0], 0);
+    s.copies = NULL;
+    moe_stats without = watch(&s, always_zero);
+    CU_ASSERT_EQUAL(computed[0][3][0], BOUND);
+    // rank 0 answered both of the other node
+    CU_ASSERT(without.axis[0].bytes - both.axis[0].bytes >= 2 * BOUND * 2 * HIDDEN);
+    // On one axis ranks 0 and 2 hold it; 1 and 3 ask them in turn.
+    struct setup flat = {line, by_rank, "replicate experts { only: [0], copies: 2 };", NULL, ", capacity: 8x", NULL, NULL};
+    (void)watch(&flat, always_zero);
+    for (int from = 1; from < 4; from += 2) {
+        CU_ASSERT_EQUAL(computed[0][from][0], BOUND / 2);
+        CU_ASSERT_EQUAL(computed[2][from][0], BOUND / 2);
+    }
+    CU_ASSERT_EQUAL(computed[0][2][0] + computed[2][0][0], 0);
+    // Every rank holds everything: nothing travels but headers.
+    struct setup all = {line, by_rank, "replicate experts;", NULL, ", capacity: 8x", NULL, NULL};
+    moe_stats still = watch(&all, each_in_turn);
+    CU_ASSERT(still.bytes_sent < 4 * 3 * 2 * 128);
+}
+
+// --------------------------------------------------------------------------------------------------------- elsewhere
+
+/// A relay adds up what its node computed, so that copies regroup sums; still one set of bytes, and the reference's values.
+static void test_relays(void)
+{
+    static const struct {
+        const char *dispatch, *schedule, *device;
+    } runs[] = {{", via: node, capacity: 8x", "ladder(n: 3)", "cpu"},
+                {", via: node, capacity: 0.1x, pool: 0.05x", "serial", "sim"},
+                {", via: node, capacity: 0.1x, pool: 0.05x", "ladder(n: 2)", "cpu"}};
+    static const char *const copies[] = {"replicate experts { only: [0, 1, 5, 6, 9], copies: 3 };",
+                                         "replicate experts { only: [7, 8, 10, 11], copies: 2 };"};
+    for (size_t i = 0; i < 2; i++) {
+        struct setup s = {square, by_node, copies[i], NULL, ", via: node", NULL, NULL};
+        struct outcome first = run_setup(&s, "serial", (moe_options){0}),
+                       waves = run_setup(&s, "waves(g: 2)", (moe_options){0});
+        expect_reference(&first, "bf16", 6e-3);
+        expect_reference(&waves, "bf16", 8e-3);
+        for (size_t r = 0; r < sizeof runs / sizeof *runs; r++) {
+            s.dispatch = runs[r].dispatch;
+            expect_same(&first, &s, runs[r].schedule, (moe_options){.device = runs[r].device});
+            expect_same(&waves, &s, r ? "both" : "waves(g: 2)", (moe_options){.device = runs[r].device, .threads = 3});
+        }
+        outcome_free(&first);
+        outcome_free(&waves);
+    }
+}
+
+/// A row that is lost, doubled or sent to the wrong rank is found, copies or not.
+static void test_faults(void)
+{
+    static const char *const faults[] = {"drop:0", "double:2", "misroute:0"};
+    struct setup s = {line, by_rank, "replicate experts { only: [0, 4], copies: 2 };", NULL, NULL, NULL, NULL};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct outcome o = run_setup(&s, "serial", (moe_options){.fault = faults[i]});
+        outcome_free(&o);
+    }
+}
+
+void suite_copies(void);
+void suite_copies(void)
+{
+    CU_pSuite suite = CU_add_suite("copies", NULL, NULL);
+    CU_add_test(suite, "the bytes without copies", test_same_bytes);
+    CU_add_test(suite, "the bytes without copies, waves of experts", test_waves);
+    CU_add_test(suite, "the nearest copy", test_nearest);
+    CU_add_test(suite, "two hops", test_relays);
+    CU_add_test(suite, "nothing is lost unnoticed", test_faults);
+}
