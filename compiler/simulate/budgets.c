@@ -227,8 +227,8 @@ static void note_timeline(const struct budget_check *b, struct diag *diag)
     diag_lines(b->context, diag, draw_timeline(p, kind, TIMELINE_COLUMNS, true));
 }
 
-/// The best value of a metric that any schedule could reach here; NAN: unknown.
-static double best_of(const struct figures *figures, enum metric metric, const struct bounds *bounds, double value)
+/// The best value of a metric that any schedule could reach here; NAN: unknown. `whole`: its value where nothing is split.
+static double best_of(const struct figures *figures, enum metric metric, const struct bounds *bounds, double value, double whole)
 {
     double least = fmax(bounds->wire_ns, bounds->compute_ns), step = figures->prediction->events.end;
     switch (metric) {
@@ -241,7 +241,7 @@ static double best_of(const struct figures *figures, enum metric metric, const s
     case metric_mfu:
         return least > 0 ? value * step / least : NAN;
     case metric_bytes:
-        return value;
+        return fmin(value, whole);
     default:
         return NAN;
     }
@@ -249,10 +249,11 @@ static double best_of(const struct figures *figures, enum metric metric, const s
 
 static bool is_below(const char *compare) { return *compare == '<'; }
 
-static bool note_bound(const struct budget_check *b, struct diag *diag, const struct budget *budget, double value, double limit,
-                       const struct bounds *bounds)
+static bool note_bound(const struct budget_check *b, struct diag *diag, const struct budget *budget, double value, double whole,
+                       double limit)
 {
-    double best = best_of(b->figures, budget->metric, bounds, value);
+    struct bounds made = bounds_of(b->figures, 1), *bounds = &made;
+    double best = best_of(b->figures, budget->metric, bounds, value, whole);
     uint32_t layers = b->figures->prediction->layers;
     if (isnan(best) || holds(budget->compare, best, limit))
         return false;
@@ -264,7 +265,7 @@ static bool note_bound(const struct budget_check *b, struct diag *diag, const st
                   "no schedule can meet this budget here: %s on the wire against %s of compute leaves at least %s exposed",
                   wire, time_text(b->context, bounds->hiding_ns / layers), reached);
     else if (budget->metric == metric_bytes)
-        diag_note(b->context, diag, "no schedule can meet this budget here: what is sent does not depend on the order");
+        diag_note(b->context, diag, "no schedule can meet this budget here: nothing sends less than %s", reached);
     else
         diag_note(b->context, diag,
                   "no schedule can meet this budget here: %s on the wire and %s of compute allow %s %s", wire, compute,
@@ -291,11 +292,10 @@ static double packed_share(const struct budget_check *b)
 
 static void help_budget(const struct budget_check *b, struct diag *diag, const struct budget *budget, bool hopeless)
 {
-    const struct prediction *p = b->figures->prediction;
     double packed = packed_share(b);
     switch (budget->metric) {
     case metric_exposed_comm: {
-        struct bounds better = bounds_of(p, packed);
+        struct bounds better = bounds_of(b->figures, packed);
         if (hopeless && packed < 1)
             diag_help(b->context, diag,
                       "give the schedule something to hide behind (an `extern stage`, a shared expert, the next layer); an fp8 "
@@ -310,7 +310,8 @@ static void help_budget(const struct budget_check *b, struct diag *diag, const s
         break;
     }
     case metric_bytes:
-        diag_help(b->context, diag, "a narrower `wire` format, or two hops (`via`) where ranks share a node, send less");
+        diag_help(b->context, diag, hopeless ? "a narrower `wire` format, or two hops (`via`) where ranks share a node, send less"
+                                             : "every wave of experts has replies of its own: fewer waves send less");
         break;
     case metric_peak_memory:
         diag_help(b->context, diag, "fewer micro-batches in flight need fewer copies; a smaller `capacity` makes slots smaller");
@@ -323,7 +324,7 @@ static void help_budget(const struct budget_check *b, struct diag *diag, const s
 
 // ---- checking ---------------------------------------------------------------------------------------------------------
 
-static void report_missed(struct budget_check *b, const struct budget *budget, double value, double limit)
+static void report_missed(struct budget_check *b, const struct budget *budget, double value, double whole, double limit)
 {
     const struct prediction *p = b->figures->prediction;
     const struct ast_node *statement = node_of(b, b->statement);
@@ -342,8 +343,7 @@ static void report_missed(struct budget_check *b, const struct budget *budget, d
         diag_note(b->context, diag, "%s", text_of(b->context, node_of(b, statement->slot[1])->text));
     if (budget->metric != metric_bytes && budget->metric != metric_peak_memory)
         note_timeline(b, diag);
-    struct bounds bounds = bounds_of(p, 1);
-    bool hopeless = note_bound(b, diag, budget, value, limit, &bounds);
+    bool hopeless = note_bound(b, diag, budget, value, whole, limit);
     help_budget(b, diag, budget, hopeless);
 }
 
@@ -356,11 +356,12 @@ static void check_comparison(struct budget_check *b, node_id id)
         !evaluate_limit(b->context, b->program, b->file, &budget, b->names, b->name_count, &limit) ||
         !read_argument(b, &budget, &argument))
         return;
+    struct figures serial = {b->figures->serial, b->figures->serial, NAN};
     double value = metric_value(b->figures, budget.metric, &argument);
     if (isnan(value))
         report_absent(b, &budget);
     else if (!holds(budget.compare, value, limit))
-        report_missed(b, &budget, value, limit);
+        report_missed(b, &budget, value, budget.metric == metric_bytes ? metric_value(&serial, metric_bytes, &argument) : NAN, limit);
 }
 
 static void check_condition(struct budget_check *b, node_id id)

@@ -127,6 +127,13 @@ void busy_of_instance(const struct prediction *p, uint32_t kind, uint32_t instan
 
 // ---- bounds -----------------------------------------------------------------------------------------------------------
 
+/// The task that sends it, in a schedule or (without one) in serial's steps.
+static uint32_t sending_task(const struct prediction *p, const struct event_flow *flow)
+{
+    uint32_t instance = flow->send % p->instances;
+    return p->schedule ? ROW(p->schedule, sched_instance, instance)->task : instance % COUNT(p->model.graph, graph_task);
+}
+
 /// ns that the busiest link of a kind of rank needs at least; a combine's bytes count `combine_scale` times.
 static double wire_of(const struct prediction *p, uint32_t kind, double combine_scale)
 {
@@ -140,9 +147,8 @@ static double wire_of(const struct prediction *p, uint32_t kind, double combine_
             if (bytes <= 0)
                 continue;
             struct routing routing;
-            bool combine = combine_scale != 1 &&
-                           routing_of_task(m, ROW(p->schedule, sched_instance, flow->send % p->instances)->task, &routing) &&
-                           routing.combine;
+            bool combine =
+                combine_scale != 1 && routing_of_task(m, sending_task(p, flow), &routing) && routing.combine;
             time += bytes * (combine ? combine_scale : 1) / p->events.links[link];
         }
         most = fmax(most, time);
@@ -163,11 +169,12 @@ static double compute_of(const struct prediction *p, uint32_t kind)
     return time * p->layers;
 }
 
-struct bounds bounds_of(const struct prediction *p, double combine_scale)
+struct bounds bounds_of(const struct figures *figures, double combine_scale)
 {
+    const struct prediction *p = figures->prediction;
     struct bounds bounds = {0};
-    for (uint32_t kind = 0; kind < p->model.kind_count; kind++) {
-        double wire = wire_of(p, kind, combine_scale), compute = compute_of(p, kind);
+    for (uint32_t kind = 0; kind < p->model.kind_count; kind++) { // of waves, more rows travel than must
+        double wire = fmin(wire_of(p, kind, combine_scale), wire_of(figures->serial, kind, combine_scale)), compute = compute_of(p, kind);
         struct intervals busy = computing(p, kind);
         double hiding = fmax(compute, intervals_length(&busy)), share = wire > hiding ? 1 - hiding / wire : 0;
         bounds.hiding_ns = fmax(bounds.hiding_ns, hiding);

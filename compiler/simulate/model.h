@@ -146,7 +146,7 @@ struct bounds {
     double hiding_ns;           // compute there is to hide behind: at all SMs, or longer where this schedule lends some
     double exposed;             // mean over ranks of max(0, 1 - hiding / wire)
 };
-struct bounds bounds_of(const struct prediction *p, double combine_scale);
+struct bounds bounds_of(const struct figures *figures, double combine_scale);
 
 // ---- path.c
 
@@ -160,7 +160,7 @@ double critical_time(const struct prediction *p, const struct critical *path, ui
 /// Its time by stage, and the longest gaps of streams that compute, with their reasons.
 void print_reasons(const struct prediction *p, FILE *out);
 /// What no schedule can beat here.
-void print_bound(const struct prediction *p, FILE *out);
+void print_bound(const struct figures *figures, FILE *out);
 
 // ---- draw.c
 

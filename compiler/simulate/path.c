@@ -174,9 +174,10 @@ void print_reasons(const struct prediction *p, FILE *out)
     }
 }
 
-void print_bound(const struct prediction *p, FILE *out)
+void print_bound(const struct figures *figures, FILE *out)
 {
-    struct bounds bounds = bounds_of(p, 1);
+    const struct prediction *p = figures->prediction;
+    struct bounds bounds = bounds_of(figures, 1);
     struct context *context = p->model.context;
     double least = fmax(bounds.wire_ns, bounds.compute_ns) / p->layers;
     fprintf(out, "  no schedule takes less than %s a layer: %s on the busiest link, %s of compute\n", time_text(context, least),

@@ -95,7 +95,7 @@ void print_prediction(struct context *context, const struct figures *figures, in
             fputs(lines, out);
     }
     print_reasons(p, out);
-    print_bound(figures->serial, out); // of waves, more rows travel
+    print_bound(figures, out);
 }
 
 // ---- JSON -------------------------------------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ void print_prediction_json(struct context *context, const struct figures *figure
         set_real(used, engine_words[engine], value_of(figures, metric_utilization, engine, NULL));
         set_real(bytes, engine_words[engine], value_of(figures, metric_bytes, engine, NULL));
     }
-    struct bounds bounds = bounds_of(figures->serial, 1);
+    struct bounds bounds = bounds_of(figures, 1);
     set_real(root, "least_latency_s", 1e-9 * fmax(bounds.wire_ns, bounds.compute_ns));
-    set_real(root, "least_exposed_comm", bounds_of(p, 1).exposed);
+    set_real(root, "least_exposed_comm", bounds.exposed);
     json_object_set_new(root, "critical_path", path_json(p));
     json_object_set_new(root, "bubble", streams);
     json_object_set_new(root, "utilization", used);

@@ -44,8 +44,8 @@ void simulated_free(struct simulated *o)
 }
 
 static const char program[] =
-    "import std.ops;\nimport std.schedules { serial, ladder };\n"
-    "dim tokens <= 1024;\ndim hidden = 512;\ndim ffn = 512;\ndim experts = 4;\n"
+    "import std.ops;\nimport std.schedules { serial, ladder, waves };\n"
+    "dim tokens <= 1024;\ndim hidden = 512;\ndim ffn = 512;\ndim experts = %d;\n"
     "device fast { sm = 100; memory = 80GB; hbm = 100000TB/s; peak = { bf16: 3.221225472TFLOPS }; derate = 100%%;\n"
     "    engine copy[2], net_out, net_in; %s }\n"
     "cluster four { device = fast; axis rank[4]; link wire across rank { bandwidth: %s, latency: 0us }; }\n"
@@ -81,7 +81,7 @@ struct simulated simulate_source_with(const char *text, const char *schedule) { 
 
 static void setting_text(const struct setting *s, char *text, size_t size)
 {
-    snprintf(text, size, program, s->device ? s->device : "", s->bandwidth, s->items ? s->items : "", s->target ? s->target : "cpu",
+    snprintf(text, size, program, s->experts ? s->experts : 4, s->device ? s->device : "", s->bandwidth, s->items ? s->items : "", s->target ? s->target : "cpu",
              s->members);
 }
 

@@ -15,6 +15,7 @@ struct simulated {
 struct simulated simulate_file(const char *path, const char *schedule, bool simulate);
 /// A layer on four ranks whose figures are easy: 4096 experts' pairs cost 1 ms a rank, memory costs nothing.
 struct setting {
+    int experts;                // 0: four
     const char *bandwidth;
     const char *device, *items, *target; // more attributes, more items, else cpu; NULL: none
     const char *members;                 // of the pipeline
