@@ -80,6 +80,8 @@ static const struct mod_stage *dispatch_of(const struct model *m, const struct m
     return NULL;
 }
 
+const struct mod_stage *dispatch_of_task(const struct model *m, uint32_t task) { return dispatch_of(m, stage_of(m, task)); }
+
 static uint32_t axis_named(const struct model *m, const char *name)
 {
     for (uint32_t a = 0; a < m->axes; a++)

@@ -17,7 +17,7 @@ struct loop {
     uint32_t *first, *next; // successors: arcs in lists by their source
     uint32_t *flow_first;   // flows in order of their send: a run of `flow_order` per task
     uint32_t *flow_order;
-    bool *begun, *holds;    // by task: it keeps what it lends
+    bool *begun, *worked, *holds;    // by task: it keeps what it lends
     bool *reached;          // by task: a message to it is under way
     double *taken;          // by pool: share of its SMs that is lent
     double *left;           // by task: work left; by flow: share left
@@ -124,6 +124,19 @@ static void begin_flows(struct loop *l, uint32_t send)
     }
 }
 
+/// Of a task that computes: what is left are its messages.
+static void finish_work(struct loop *l, uint32_t number, const uint32_t *targets)
+{
+    l->events->tasks[number].worked = l->now;
+    l->worked[number] = true;
+    if (!l->messages[number]) {
+        end_task(l, number, targets);
+        return;
+    }
+    hold(l, number, false);
+    begin_flows(l, number);
+}
+
 static void begin_task(struct loop *l, uint32_t number, const uint32_t *targets)
 {
     struct event_task *task = &l->events->tasks[number];
@@ -136,9 +149,13 @@ static void begin_task(struct loop *l, uint32_t number, const uint32_t *targets)
         l->in_pool[task->pool]++;
         return;
     }
+    if (task->kind == EVENT_COMPUTE) {
+        finish_work(l, number, targets);
+        return;
+    }
     if (task->kind == EVENT_SEND)
         begin_flows(l, number);
-    if (task->kind == EVENT_COMPUTE || !l->messages[number])
+    if (!l->messages[number])
         end_task(l, number, targets);
 }
 
@@ -249,7 +266,8 @@ static double next_step(const struct loop *l)
 
 static void count_message(struct loop *l, uint32_t task, const uint32_t *targets)
 {
-    if (--l->messages[task] == 0 && l->begun[task])
+    bool ready = l->events->tasks[task].kind == EVENT_COMPUTE ? l->worked[task] : l->begun[task];
+    if (--l->messages[task] == 0 && ready)
         end_task(l, task, targets);
 }
 
@@ -304,6 +322,7 @@ static void make_arrays(struct loop *l)
     for (size_t i = 0; i < sizeof of_tasks / sizeof *of_tasks; i++)
         *of_tasks[i] = array(l, e->task_count, sizeof **of_tasks[i]);
     l->begun = array(l, e->task_count, sizeof *l->begun);
+    l->worked = array(l, e->task_count, sizeof *l->worked);
     l->holds = array(l, e->task_count, sizeof *l->holds);
     l->reached = array(l, e->task_count, sizeof *l->reached);
     l->taken = array(l, e->pool_count, sizeof *l->taken);
@@ -342,7 +361,7 @@ bool run_events(struct context *context, struct events *events)
         advance_compute(&l, step, ended, &count);
         advance_flows(&l, step, targets);
         for (uint32_t i = 0; i < count; i++)
-            end_task(&l, ended[i], targets);
+            finish_work(&l, ended[i], targets);
     }
     events->end = l.now;
     return l.done == events->task_count;

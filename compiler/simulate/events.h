@@ -6,7 +6,8 @@
 #include "compiler/base/base.h"
 
 enum event_kind {
-    EVENT_COMPUTE,              // runs for `work`, slower where others of its pool run beside it
+    EVENT_COMPUTE,              // runs for `work`, slower where others of its pool run beside it; then starts its flows, if it
+                                // has any, and ends when they have left and those that lead to it have arrived
     EVENT_SEND,                 // starts its flows, ends when all of them have left
     EVENT_RECV,                 // ends when every flow that leads to it has arrived
 };
@@ -19,6 +20,7 @@ struct event_task {
     double lends;               // share of `lender`'s SMs that the task keeps while it works; a receive works from its first message on
     uint32_t lender;            // a pool
     double begin, end;          // the result; a RECV begins when its stream has come to it
+    double worked;              // COMPUTE: the result; when its work was done
 };
 
 struct event_flow {             // a message, or all equal ones between two kinds of ranks

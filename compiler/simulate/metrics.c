@@ -71,7 +71,7 @@ struct intervals computing(const struct prediction *p, uint32_t kind)
     for (uint32_t i = 0; i < p->instances; i++) {
         const struct event_task *task = &p->events.tasks[prediction_task(p, kind, i)];
         if (task->kind == EVENT_COMPUTE)
-            intervals_add(p->model.context, &list, task->begin, task->end);
+            intervals_add(p->model.context, &list, task->begin, task->worked);
     }
     intervals_join(&list);
     return list;

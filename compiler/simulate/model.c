@@ -87,13 +87,50 @@ static void add_task(struct making *m, uint32_t kind, uint32_t instance)
     p->peaks[number] = cost->cost.peak;
 }
 
+static struct spill spill_of(const struct making *m, const struct sched_instance *row)
+{
+    return spill_of_task(&m->p->model, row->task, tokens_of(m->p, row), row->wave, m->waves);
+}
+
+/// Are these the experts that work through the rounds?
+static bool works_in_rounds(const struct model *m, uint32_t task)
+{
+    const struct graph_task *row = ROW(m->graph, graph_task, task);
+    return row->routed && row->phase == phase_whole;
+}
+
+/// In rounds experts read their weights again, for few rows.
+static void add_round_work(struct making *m, uint32_t kind, uint32_t instance)
+{
+    struct prediction *p = m->p;
+    const struct sched_instance *row = ROW(p->schedule, sched_instance, instance);
+    struct event_task *task = &p->events.tasks[prediction_task(p, kind, instance)];
+    struct spill o = works_in_rounds(&p->model, row->task) ? spill_of(m, row) : (struct spill){.rounds = 0};
+    if (o.rounds <= 0)
+        return;
+    p->rounds += kind == 0 ? o.rounds : 0;
+    p->overflowed = fmax(p->overflowed, o.share[kind]);
+    double tokens = tokens_of(p, row), share = share_of(p, row->stream, kind);
+    struct task_cost all = cost_of_task(&p->model, row->task, kind, tokens, row->wave, m->waves);
+    struct task_cost base = cost_of_task(&p->model, row->task, kind, tokens * (1 - o.share[kind]), row->wave, m->waves);
+    struct task_cost round = cost_of_task(&p->model, row->task, kind, tokens * o.share[kind] / o.rounds, row->wave, m->waves);
+    double whole = cost_time(&p->model, &all, kind, share);
+    double factor = (cost_time(&p->model, &base, kind, share) + o.rounds * cost_time(&p->model, &round, kind, share)) / whole;
+    if (whole > 0) {
+        task->work *= factor;
+        task->memory *= factor;
+    }
+}
+
 /// The instances of a stream in their order; the table of instances is in issue order over all streams.
 static void add_tasks(struct making *m)
 {
     struct prediction *p = m->p;
     for (uint32_t kind = 0; kind < p->model.kind_count; kind++)
-        for (uint32_t i = 0; i < p->instances; i++)
+        for (uint32_t i = 0; i < p->instances; i++) {
             add_task(m, kind, i);
+            add_round_work(m, kind, i);
+        }
 }
 
 static void add_arc(struct making *m, uint32_t from, uint32_t to)
@@ -149,6 +186,23 @@ static void add_flow(struct making *m, struct event_flow flow, uint32_t axis, ui
     m->hears[flow.recv] = true;
 }
 
+static bool is_combine(const struct model *m, uint32_t task)
+{
+    struct routing routing;
+    return routing_of_task(m, task, &routing) && routing.combine;
+}
+
+/// All rows that come to the experts of an instance's wave.
+static const struct traffic *arrivals(const struct making *m, const struct sched_instance *row)
+{
+    struct routing routing;
+    routing_of_task(&m->p->model, row->task, &routing);
+    routing.combine = false;
+    routing.wave = row->wave;
+    routing.waves = m->waves;
+    return traffic_make(&m->p->model, &routing, false);
+}
+
 /// Every message that one instance sends, by kind of receiver and link.
 static void add_flows(struct making *m, uint32_t from, uint32_t to)
 {
@@ -157,6 +211,14 @@ static void add_flows(struct making *m, uint32_t from, uint32_t to)
     const struct sched_instance *row = ROW(p->schedule, sched_instance, from);
     const struct traffic *t = traffic_of(m, row->task, row->wave);
     double tokens = tokens_of(p, row);
+    struct spill o = spill_of(m, row);
+    struct traffic slots;
+    if (t && o.rounds > 0) {
+        slots = *t;
+        spill_take(&o, arrivals(m, row), is_combine(model, row->task), &slots, model->kind_count,
+                      model->axes);
+        t = &slots;
+    }
     for (uint32_t a = 0; t && a < model->axes; a++) {
         double bytes = tokens * row_bytes(model, row->task, a);
         for (uint32_t k = 0; k < model->kind_count; k++)
@@ -173,6 +235,79 @@ static void add_flows(struct making *m, uint32_t from, uint32_t to)
                 add_flow(m, flow, a, ROW(model->graph, graph_task, row->task)->module_stage);
             }
     }
+}
+
+/// Bytes of a row of what sends a dispatch's rows, or their replies.
+static double bytes_of(const struct model *m, const struct mod_stage *dispatch, bool combine, uint32_t axis)
+{
+    for (uint32_t t = 0; t < COUNT(m->graph, graph_task); t++)
+        if (ROW(m->graph, graph_task, t)->phase == phase_send && dispatch_of_task(m, t) == dispatch && is_combine(m, t) == combine)
+            return row_bytes(m, t, axis);
+    return 0;
+}
+
+/// What travels in rounds between two kinds of ranks, by one rank of the first and to one of the second: rows and replies.
+struct crossing {
+    double there_out, there_in, back_out, back_in;
+};
+
+static struct crossing crossing_of(const struct model *model, const struct spill *o, const struct traffic *t,
+                                   const struct mod_stage *dispatch, double tokens, uint32_t k, uint32_t d, uint32_t axis)
+{
+    double there = tokens * bytes_of(model, dispatch, false, axis), back = tokens * bytes_of(model, dispatch, true, axis);
+    return (struct crossing){there * o->share[d] * t->out_rows[k][d][axis], there * o->share[d] * t->in_rows[k][d][axis],
+                             back * o->share[k] * t->in_rows[d][k][axis], back * o->share[k] * t->out_rows[d][k][axis]};
+}
+
+/// Replies follow the rows, mostly over the links' other directions: what that takes beyond both together on the busiest link.
+static double turn_time(const struct model *model, const struct spill *o, const struct traffic *t, const struct mod_stage *dispatch,
+                        double tokens)
+{
+    double there = 0, back = 0, both = 0;
+    for (uint32_t a = 0; a < model->axes; a++)
+        for (uint32_t k = 0; k < model->kind_count; k++) {
+            struct crossing out = {0}, in = {0};
+            for (uint32_t d = 0; d < model->kind_count; d++) {
+                struct crossing c = crossing_of(model, o, t, dispatch, tokens, k, d, a), e = crossing_of(model, o, t, dispatch, tokens, d, k, a);
+                out.there_out += c.there_out;
+                out.back_out += c.back_out;
+                in.there_in += e.there_in;
+                in.back_in += e.back_in;
+            }
+            double speed = fmax(model->bandwidth[a], 1e-12);
+            there = fmax(there, fmax(out.there_out, in.there_in) / speed);
+            back = fmax(back, fmax(out.back_out, in.back_in) / speed);
+            both = fmax(both, fmax(out.there_out + out.back_out, in.there_in + in.back_in) / speed);
+        }
+    return there + back - both;
+}
+
+/// Messages of the rounds, while the experts' instance lasts: a latency each way and round.
+static void add_round_flows(struct making *m, uint32_t instance)
+{
+    struct prediction *p = m->p;
+    const struct model *model = &p->model;
+    const struct sched_instance *row = ROW(p->schedule, sched_instance, instance);
+    struct spill o = spill_of(m, row);
+    if (!works_in_rounds(model, row->task) || o.rounds <= 0)
+        return;
+    const struct traffic *t = arrivals(m, row);
+    const struct mod_stage *dispatch = dispatch_of_task(model, row->task);
+    double tokens = tokens_of(p, row), turn = turn_time(model, &o, t, dispatch, tokens);
+    for (uint32_t a = 0; a < model->axes; a++)
+        for (uint32_t k = 0; k < model->kind_count; k++)
+            for (uint32_t d = 0; d < model->kind_count; d++) {
+                struct crossing c = crossing_of(model, &o, t, dispatch, tokens, k, d, a);
+                struct event_flow flow = {.send = prediction_task(p, k, instance),
+                                          .recv = prediction_task(p, d, instance),
+                                          .out = link_number(model, k, a, false),
+                                          .in = link_number(model, d, a, true),
+                                          .out_bytes = c.there_out + c.back_out,
+                                          .in_bytes = c.there_in + c.back_in,
+                                          .latency = 2 * o.rounds * model->latency[a] + turn};
+                if (flow.out_bytes > 0)
+                    add_flow(m, flow, a, ROW(model->graph, graph_task, row->task)->module_stage);
+            }
 }
 
 static void add_edges(struct making *m)
@@ -269,6 +404,8 @@ static struct prediction *run_model(struct model model, struct ir *schedule)
     m.traffic = context_alloc(context, ((size_t)m.tasks * m.waves + 1) * sizeof *m.traffic);
     add_tasks(&m);
     add_edges(&m);
+    for (uint32_t i = 0; i < p->instances; i++)
+        add_round_flows(&m, i);
     add_links(p);
     lend_to_messages(p);
     return run_events(context, &p->events) ? p : NULL;

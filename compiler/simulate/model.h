@@ -3,6 +3,7 @@
 //   ranks.c     which ranks are alike, which links lie between them
 //   traffic.c   how many rows travel between them
 //   load.c      how tokens spread over experts
+//   rounds.c    what an uneven load makes travel in overflow rounds
 //   costs.c     an operator's `flops` and `bytes`, evaluated for a part on a kind of rank
 //   model.c     schedule -> tasks, messages and links for events.c -> a prediction
 //   metrics.c   a prediction -> figures
@@ -74,6 +75,22 @@ double routing_hit(const struct routing *routing, double owned);
 struct traffic *traffic_make(const struct model *model, const struct routing *routing, bool relay);
 
 void traffic_add(struct traffic *sum, const struct traffic *more);
+/// The chance that a token sends the rank a row (of a combine: gets one), for the routing's wave; without copies of experts.
+double hit_at_rank(const struct model *model, const struct routing *routing, uint32_t rank);
+
+// ---- rounds.c
+
+/// What of the rows that the experts of a task get finds no slot.
+struct spill {
+    double share[KINDS_MAX];    // of a kind of rank's rows
+    double rows[KINDS_MAX];     // from each other rank
+    double rounds;              // whole; 0: everything finds a slot
+};
+/// Of a part of `tokens` tokens and a wave.
+struct spill spill_of_task(const struct model *model, uint32_t task, double tokens, uint32_t wave, uint32_t waves);
+/// Takes rows that go in rounds out of a dispatch's traffic (`dispatch`: all of it), or their replies out of a combine's.
+void spill_take(const struct spill *spill, const struct traffic *dispatch, bool combine, struct traffic *traffic,
+                uint32_t kinds, uint32_t axes);
 
 // ---- costs.c
 
@@ -93,6 +110,8 @@ double cost_time(const struct model *model, const struct task_cost *cost, uint32
 /// Bytes of all parameters of the layer, every expert's.
 double layer_weight_bytes(const struct model *model);
 bool routing_of_task(const struct model *model, uint32_t task, struct routing *routing);
+/// The dispatch whose rows it moves, computes or brings home; NULL: none.
+const struct mod_stage *dispatch_of_task(const struct model *model, uint32_t task);
 /// Bytes of a row of the task's messages over an axis, with its scales and, in a dispatch, ids and weights.
 double row_bytes(const struct model *model, uint32_t task, uint32_t axis);
 
@@ -104,6 +123,7 @@ struct prediction {
     struct events events;
     uint32_t instances, streams, layers; // task (kind, instance) is kind * instances + instance
     int64_t bound;
+    double rounds, overflowed;  // overflow rounds of the step, and the largest share of a rank's rows that needs them
     double *flops;              // by task: useful FLOPs
     double *peaks;              // and the peak of their type
     uint32_t *flow_axis;        // by flow

@@ -84,6 +84,8 @@ void print_prediction(struct context *context, const struct figures *figures, in
     if (!isnan(figures->peak_memory))
         fprintf(out, ", peak memory %.1f MB", 1e-6 * figures->peak_memory);
     fputc('\n', out);
+    if (p->rounds > 0)
+        fprintf(out, "  overflow: %.0f rounds, up to %.1f%% of a rank's rows find no slot\n", p->rounds, 100 * p->overflowed);
     print_engines(figures, out);
     for (uint32_t kind = 0; kind < p->model.kind_count; kind++) {
         if (p->model.kind_count > 1)
@@ -135,6 +137,7 @@ void print_prediction_json(struct context *context, const struct figures *figure
     set_real(root, "exposed_comm", value_of(figures, metric_exposed_comm, 0, NULL));
     set_real(root, "mfu", value_of(figures, metric_mfu, 0, NULL));
     set_real(root, "peak_memory", figures->peak_memory);
+    json_object_set_new(root, "overflow_rounds", json_integer((json_int_t)p->rounds));
     for (uint32_t s = 0; s < p->streams; s++)
         set_real(streams, stream_of(p, s), value_of(figures, metric_bubble, 0, stream_of(p, s)));
     for (uint32_t engine = 0; engine < engine_words_count; engine++) {

@@ -38,6 +38,23 @@ static double load_before(const struct model *m, const struct routing *r, uint32
     return load_of_waves(m, rank, 0, r->wave, r->waves);
 }
 
+/// Of the experts in some waves of a rank: by their load together, and no less than the heaviest of them has.
+static double hit_of_waves(const struct model *m, const struct routing *r, uint32_t rank, double from, double to)
+{
+    const double *loads = &m->loads[m->first_owner[rank]];
+    double most = 0;
+    for (uint32_t i = held_before(m, rank, from, r->waves); i < held_before(m, rank, to, r->waves); i++)
+        most = fmax(most, loads[i + 1] - loads[i]);
+    return fmax(routing_hit(r, load_of_waves(m, rank, from, to, r->waves)), fmin(1, most * r->choices / r->experts));
+}
+
+double hit_at_rank(const struct model *m, const struct routing *r, uint32_t rank)
+{
+    if (r->combine)
+        return hit_of_waves(m, r, rank, r->wave, r->wave + 1);
+    return hit_of_waves(m, r, rank, 0, r->wave + 1) - hit_of_waves(m, r, rank, 0, r->wave);
+}
+
 /// The outermost axis along which two ranks differ.
 static uint32_t axis_between(const struct model *m, uint32_t a, uint32_t b)
 {
@@ -97,7 +114,7 @@ static void find_hits(struct hits *h)
     double *before = context_alloc(m->context, (h->groups + 1) * sizeof *before);
     for (uint32_t rank = 0; rank < m->ranks; rank++) {
         double load = load_of_waves(m, rank, h->r->wave, h->r->wave + 1, h->r->waves);
-        h->rank[rank] = wave_hit(h->r, load_before(m, h->r, rank), load);
+        h->rank[rank] = hit_at_rank(m, h->r, rank);
         before[rank / h->inner] += load_before(m, h->r, rank);
         h->group[rank / h->inner] += load;
     }

@@ -46,7 +46,7 @@ static void test_device_figures(void)
 
 static double latency_under(const char *load)
 {
-    struct simulated o = simulate_loaded("1000000GB/s", "use serial;", load);
+    struct simulated o = simulate_loaded("1000000000GB/s", "use serial;", load);
     CU_ASSERT_EQUAL(o.code, EXIT_FINE);
     double latency = o.code == EXIT_FINE ? figure(o.out, NULL, "latency_s") : 0;
     if (o.code != EXIT_FINE)
@@ -87,6 +87,29 @@ static void test_loads(void)
     CU_ASSERT_EQUAL(none.code, EXIT_USAGE);
     simulated_free(&bad);
     simulated_free(&none);
+}
+
+/// One expert a rank, two choices a token: slots for 640 of 1024 tokens, 1.25 times a half. Two experts that get everything
+/// leave 384 rows of each of three ranks over, for a pool of as many rows as four ranks have in a quarter of their slots.
+static void test_rounds(void)
+{
+    static const struct {
+        const char *use, *load;
+        int rounds;
+    } cases[] = {{"use serial;", "uniform", 0}, {"use serial;", "zipf(8)", 2}, {"use ladder(n: 2);", "zipf(8)", 4},
+                 {"use ladder(n: 4);", "zipf(0.1)", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct simulated o = simulate_loaded("1GB/s", cases[i].use, cases[i].load);
+        CU_ASSERT_EQUAL((int)figure(o.out, NULL, "overflow_rounds"), cases[i].rounds);
+        simulated_free(&o);
+    }
+    // Each link carries what it would with slots for all; one after the other, as `serial` does: rows, rows of rounds, their
+    // replies, replies. Experts work longer by what weights cost that are read again, which is nothing here.
+    struct simulated o = simulate_loaded("1GB/s", "use serial;", "zipf(8)");
+    double wire = 3 * 1024 * (1040 + 1024) / 1e9, compute = latency_under("zipf(8)");
+    CU_ASSERT_DOUBLE_EQUAL(figure(o.out, NULL, "latency_s"), wire + compute, 0.01 * wire);
+    CU_ASSERT(figure(o.out, NULL, "exposed_comm") * figure(o.out, NULL, "latency_s") > 0.99 * wire); // rounds are no compute
+    simulated_free(&o);
 }
 
 static double latency_with(const char *target, const char *sms)
@@ -419,6 +442,7 @@ void suite_simulate(void)
     CU_add_test(suite, "fill goes where its stream stalls", test_fill_in_stalls);
     CU_add_test(suite, "what m micro-batches hide", test_hidden_share);
     CU_add_test(suite, "budgets", test_budgets);
+    CU_add_test(suite, "overflow rounds", test_rounds);
     CU_add_test(suite, "budgets of waves", test_budgets_of_waves);
     CU_add_test(suite, "budgets in schedules", test_schedule_budgets);
     CU_add_test(suite, "figures of the examples", test_goldens);
