@@ -19,7 +19,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-tune bench-models bench-smoke bench-full install clean lint test-binary
+.PHONY: all deps demo check check-long gpu-check fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-tune bench-models bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -191,6 +191,14 @@ bench-overlap bench-predict bench-tune bench-models: deps
 	@$(B)/moe-$@
 
 test-binary: $(B)/moe-tests $(B)/moecc
+
+# The kernels on this machine's GPU, in five minutes: right, and how fast.
+gpu-check: test-binary
+	@sh tests/gpu/check.sh $(B)/moe-tests
+
+# A driver without a GPU, for the test of gpu-check.
+$(B)/libfakecuda.so: tests/gpu/fake/fake_driver.c
+	@echo "  link  $@"; $(CC) $(COMMON) -O1 -shared $< -o $@
 
 # Whole layers against the machine's peak and bandwidth, probed in the same run.
 # Layers against the machine's limits and the libraries one would otherwise use, which it installs: about ten minutes;

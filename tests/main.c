@@ -26,6 +26,8 @@
     S(cuda)       \
     S(planted)    \
     S(product)    \
+    S(gpu_opens)  \
+    S(gpu)        \
     S(runtime)    \
     S(weights)    \
     S(cli)        \

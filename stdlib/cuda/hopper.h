@@ -8,8 +8,8 @@
 //
 //   Barrier                               eight bytes of shared memory. A phase ends when its arrivals and its bytes have come
 //   void barrier_init(b, arrivals)        by one thread, before the first phase
-//   void publish_barriers()               what this thread has initialised is there for copies by boxes; a barrier of the
-//                                         block then shows it to other threads
+//   void publish()                        what this thread has written to shared memory, barriers included, is there for the
+//                                         asynchronous proxy; a barrier of the block then shows it to other threads
 //   void barrier_arrive(b)                one arrival; orders what this thread did before it
 //   void barrier_expect(b, bytes)         one arrival, and the phase waits for so many bytes more; before their copies start
 //   void barrier_wait(b, parity)          until the phase of that parity has ended; orders as the arrivals say. Phases are

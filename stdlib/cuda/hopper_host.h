@@ -12,7 +12,7 @@ GPU_INLINE void barrier_init(Barrier *b, int arrivals)
     host_barrier_init(b, arrivals);
 }
 
-GPU_INLINE void publish_barriers()
+GPU_INLINE void publish()
 {
     host_publish();
 }

@@ -12,9 +12,9 @@ GPU_INLINE void barrier_init(Barrier *b, int arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
 
-GPU_INLINE void publish_barriers()
+GPU_INLINE void publish()
 {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
 }
 
 GPU_INLINE void barrier_arrive(Barrier *b)

@@ -85,7 +85,7 @@ template <class Body> GPU_INLINE void with_pipeline(Body body)
             gpu::barrier_init(full + s, 1);
             gpu::barrier_init(empty + s, WARPS);
         }
-        gpu::publish_barriers();
+        gpu::publish();
     }
     gpu::sync_block();
     if (team() < TEAMS) {

@@ -37,7 +37,8 @@ uint8_t *code_map(const struct code *code)
 
 static const struct cuda_chip *chip_of(const char *level)
 {
-    return level && !strncmp(level, "cuda:", 5) ? cuda_chip(level + 5) : NULL;
+    bool cuda = level && (!strncmp(level, "cuda:", 5) || !strncmp(level, "gpu:", 4));
+    return cuda ? cuda_chip(strchr(level, ':') + 1) : NULL;
 }
 
 bool level_choose_layout(const char *level, struct plan_param *param)
@@ -60,15 +61,30 @@ bool level_runs_here(const char *level)
     return !missing;
 }
 
+/// Every kernel by the driver; the fake one runs what is built for the CPU.
+static void load_on_gpu(struct code *code, const struct cuda_chip *chip, const struct cuda_sources *sources)
+{
+    uint32_t count = COUNT(&code->plan, plan_kernel);
+    if (gpu_is_fake())
+        host_load(&code->context, &code->plan, sources, &code->host, code->kernels);
+    code->on_gpu = calloc(count + 1, sizeof *code->on_gpu);
+    for (uint32_t i = 0; i < count; i++)
+        if (sources->of_kernel[i] != NONE)
+            gpu_load(&code->context, chip, &sources->at[sources->of_kernel[i]], code->kernels[i], &code->on_gpu[i]);
+}
+
 // Compiled kernels are shared by every build of the tests.
-static bool generate_cuda(struct code *code, const struct cuda_chip *chip)
+static bool generate_cuda(struct code *code, const struct cuda_chip *chip, bool on_gpu)
 {
     struct cuda_sources sources;
     setenv("MOECC_CACHE", "build/cuda-cache", 0);
     if (!cuda_generate(&code->context, &code->plan, chip, &sources))
         return false;
     code->kernels = calloc(COUNT(&code->plan, plan_kernel) + 1, sizeof *code->kernels);
-    host_load(&code->context, &code->plan, &sources, &code->host, code->kernels);
+    if (on_gpu)
+        load_on_gpu(code, chip, &sources);
+    else
+        host_load(&code->context, &code->plan, &sources, &code->host, code->kernels);
     return true;
 }
 
@@ -79,7 +95,7 @@ bool code_generate(struct code *code, const char *level)
         return false;
     }
     if (chip_of(level))
-        return generate_cuda(code, chip_of(level));
+        return generate_cuda(code, chip_of(level), !strncmp(level, "gpu:", 4));
     if (!codegen_cpu(&code->context, &code->plan, level, &code->image, &code->bytes))
         return false;
     code->mapped = code_map(code);
@@ -90,6 +106,10 @@ void code_run(const struct code *code, uint32_t number, const struct moe_kargs *
 {
     const struct plan_kernel *kernel = ROW(&code->plan, plan_kernel, number);
     moe_kernel_fn *function;
+    if (code->on_gpu) {
+        gpu_run(&code->on_gpu[number], args, begin, end);
+        return;
+    }
     if (code->kernels) {
         code->kernels[number](args, begin, end, NULL);
         return;
@@ -107,6 +127,7 @@ void code_free(struct code *code)
         munmap(code->mapped, code->bytes);
     free(code->image);
     free(code->kernels);
+    free(code->on_gpu);
     ir_free(&code->plan);
     context_free(&code->context);
 }

@@ -8,6 +8,7 @@
 
 #include "compiler/codegen/cpu/cpu.h"
 #include "compiler/codegen/cuda/host.h"
+#include "tests/gpu/driver.h"
 #include "runtime/plan/kernels.h"
 #include "runtime/plan/plan.h"
 
@@ -18,10 +19,11 @@ struct code {
     size_t bytes;
     uint8_t *mapped; // an executable copy elsewhere
     moe_kernel_fn **kernels;  // level "cuda:...": each kernel built for the CPU
+    struct gpu_kernel *on_gpu; // level "gpu:...": each kernel loaded by the driver
     struct host_options host; // and how it runs
 };
 
-/// Levels of native kernels, and "cuda:sm_80": the CUDA kernels of that chip, run by the CPU.
+/// Levels of native kernels, and "cuda:sm_80": the CUDA kernels of that chip, run by the CPU; "gpu:sm_80": by a GPU.
 bool level_runs_here(const char *level);
 bool level_choose_layout(const char *level, struct plan_param *param);
 

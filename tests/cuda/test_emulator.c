@@ -104,14 +104,14 @@ static const struct program programs[] = {
     {"two threads that write the same word",
      "if (gpu::block() == 0) ((int *)args.k.p[0])[gpu::thread() / 2] = 1;\n",
      "is not ordered after the write by thread"},
-    {"a box that is waited for", BOX("gpu::publish_barriers();", "1024") "gpu::barrier_wait(b, 0);\n" READ_BOX, NULL},
+    {"a box that is waited for", BOX("gpu::publish();", "1024") "gpu::barrier_wait(b, 0);\n" READ_BOX, NULL},
     {"a box that is not waited for",
-     BOX("gpu::publish_barriers();", "1024") "gpu::sync_block();\n" READ_BOX "gpu::barrier_wait(b, 0);\n",
+     BOX("gpu::publish();", "1024") "gpu::sync_block();\n" READ_BOX "gpu::barrier_wait(b, 0);\n",
      "is not ordered after the write by a box copied for barrier 0"},
     {"a barrier that is not published", BOX("", "1024") "gpu::barrier_wait(b, 0);\n" READ_BOX, "has not published"},
-    {"a barrier that expects more bytes", BOX("gpu::publish_barriers();", "1040") "gpu::barrier_wait(b, 0);\n",
+    {"a barrier that expects more bytes", BOX("gpu::publish();", "1040") "gpu::barrier_wait(b, 0);\n",
      "phase 0 lacks 0 of 1 arrivals and 16 bytes"},
-    {"a barrier that expects fewer bytes", BOX("gpu::publish_barriers();", "512") "gpu::barrier_wait(b, 0);\n",
+    {"a barrier that expects fewer bytes", BOX("gpu::publish();", "512") "gpu::barrier_wait(b, 0);\n",
      "deadlock"},
     {"a barrier whose initialisation is not seen",
      "gpu::Barrier *b = (gpu::Barrier *)gpu::shared();\n"
@@ -137,24 +137,24 @@ static const struct program programs[] = {
      "if (gpu::block() == 0) ((int *)args.k.p[0])[gpu::thread()] = at[(gpu::thread() + 1) % 128];\n",
      NULL},
     {"a product that is waited for",
-     MATRICES("gpu::publish_barriers();") "gpu::multiply_begin();\n" PRODUCT
+     MATRICES("gpu::publish();") "gpu::multiply_begin();\n" PRODUCT
                                            "gpu::multiply_commit();\ngpu::multiply_wait<0>();\n" USE_SUMS,
      NULL},
     {"a product of rows that are not published",
      MATRICES("") "gpu::multiply_begin();\n" PRODUCT "gpu::multiply_commit();\ngpu::multiply_wait<0>();\n" USE_SUMS,
      "meets a write that was not published"},
     {"sums that are not waited for",
-     MATRICES("gpu::publish_barriers();") "gpu::multiply_begin();\n" PRODUCT "gpu::multiply_commit();\n" USE_SUMS
+     MATRICES("gpu::publish();") "gpu::multiply_begin();\n" PRODUCT "gpu::multiply_commit();\n" USE_SUMS
                                           "gpu::multiply_wait<0>();\n",
      "touches sums of products it has not waited for"},
     {"a product without a beginning",
-     MATRICES("gpu::publish_barriers();") PRODUCT "gpu::multiply_commit();\ngpu::multiply_wait<0>();\n" USE_SUMS,
+     MATRICES("gpu::publish();") PRODUCT "gpu::multiply_commit();\ngpu::multiply_wait<0>();\n" USE_SUMS,
      "without multiply_begin"},
     {"a product that is not committed",
-     MATRICES("gpu::publish_barriers();") "gpu::multiply_begin();\n" PRODUCT "gpu::multiply_wait<0>();\n",
+     MATRICES("gpu::publish();") "gpu::multiply_begin();\n" PRODUCT "gpu::multiply_wait<0>();\n",
      "ends with products it has not waited for"},
     {"rows that a product may still read",
-     MATRICES("gpu::publish_barriers();") "gpu::multiply_begin();\n" PRODUCT
+     MATRICES("gpu::publish();") "gpu::multiply_begin();\n" PRODUCT
                                           "gpu::multiply_commit();\n((uint32_t *)gpu::shared())[gpu::thread()] = 0;\n"
                                           "gpu::multiply_wait<0>();\n",
      "is not ordered after the read by the products of warp"},

@@ -30,7 +30,7 @@ enum { FILES = sizeof files / sizeof *files };
 /// Taken out wherever they stand.
 static const char *const orders[] = {
     "gpu::sync_block(",      "gpu::sync_warp(",       "gpu::copy_async_commit(", "gpu::copy_async_wait<",  "sync_team();",
-    "gpu::sync_threads<",    "gpu::barrier_init(",    "gpu::publish_barriers(",  "gpu::barrier_arrive(",  "gpu::barrier_expect(",
+    "gpu::sync_threads<",    "gpu::barrier_init(",    "gpu::publish(",  "gpu::barrier_arrive(",  "gpu::barrier_expect(",
     "gpu::barrier_wait(",    "gpu::copy_box(",        "gpu::multiply_begin(",    "gpu::multiply_commit(", "gpu::multiply_wait<",
 };
 

@@ -215,7 +215,7 @@ static void run_family(const struct family *f, const struct inputs *in, const ch
 
 static void check_family(const struct family *f)
 {
-    static const char *const levels[] = {NULL, "cuda:sm_80"};
+    const char *const levels[] = {NULL, gpu_level("cuda:sm_80")};
     struct inputs in;
     char reports[4096];
     int32_t ids[ALL], want[CHOICES];
