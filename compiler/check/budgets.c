@@ -116,9 +116,28 @@ static bool report_arguments(struct checker *checker, const struct budget *budge
     return false;
 }
 
-static bool check_engine(struct checker *checker, node_id value)
+/// `net` alone is what a stream's engines look like in many minds; what it sends is the side that budgets are about.
+static bool check_engine(struct checker *checker, const struct budget *budget, node_id value)
 {
-    return choose(checker, "engine", value, engine_words, engine_words_count) >= 0;
+    struct names candidates = {0};
+    struct span span = place_of(checker, value);
+    const struct ast_node *node = node_of(checker, value);
+    const char *word = node->kind == NODE_NAME ? name_text(checker, node->text) : source_text(checker, span);
+    for (uint32_t i = 0; i < engine_words_count; i++) {
+        if (node->kind == NODE_NAME && !strcmp(word, engine_words[i]))
+            return true;
+        names_add(checker, &candidates, engine_words[i]);
+    }
+    struct diag *diag = diag_error(checker->context, E0208, span, "`%s` takes an engine, which `%s` is not",
+                                   metric_words[budget->metric], word);
+    diag_label(checker->context, diag, "one of %s", names_join(checker, &candidates));
+    if (strcmp(word, "net"))
+        suggest(checker, diag, "engine", word, span, &candidates);
+    else {
+        diag_help(checker->context, diag, "`net_out` is what a rank sends, `net_in` what it receives");
+        diag_fix(checker->context, diag, span, "net_out");
+    }
+    return false;
 }
 
 static bool check_arguments(struct checker *checker, const struct budget *budget)
@@ -140,7 +159,7 @@ static bool check_arguments(struct checker *checker, const struct budget *budget
     if (count != needed || (needed && !values[0]) || (needed == 2 && !values[1]) || (!needed && call->kind == NODE_CALL))
         return report_arguments(checker, budget, takes[wanted]);
     if (wanted == ARGUMENT_ENGINE)
-        return check_engine(checker, values[0]);
+        return check_engine(checker, budget, values[0]);
     for (uint32_t i = 0; i < count; i++) {
         uint16_t kind = node_of(checker, values[i])->kind;
         bool stream = kind == NODE_NAME || kind == NODE_INDEX;

@@ -73,7 +73,7 @@ static void report_uneven(struct checker *checker, const struct mod_cluster *clu
     diag_label(context, diag, "%.2f %s per %s", (double)(experts + given) / (double)ranks, given ? "slots" : "experts",
                one);
     label_ranks(checker, diag, cluster);
-    diag_note(context, diag, "without `balance: even` every %s holds equally many expert slots", one);
+    diag_note(context, diag, "without `{ balance: even }` behind its axes every %s holds equally many expert slots", one);
     diag_help(context, diag, "%lld spare slot%s for hot experts make%s it %lld = %lld x %lld", (long long)spare,
               spare == 1 ? "" : "s", spare == 1 ? "s" : "", (long long)(experts + spare), (long long)ranks,
               (long long)share);

@@ -171,7 +171,9 @@ static void never_issued(struct elaboration *e, const struct gap *gap, const cha
         place = span_of(e, gap->near->instance);
     else if (bound->given)
         place = span_of(e, bound->path);
-    struct diag *diag = elaboration_error(e, E0305, place, "`%s` is never issued", label);
+    bool none = !gap->near && gap->whole && point_count(e, task) > 1; // no statement is about the stage
+    struct diag *diag =
+        elaboration_error(e, E0305, place, "`%s` is never issued", none ? stage->name : label);
     if (gap->near)
         diag_label(e->context, diag, "%s", parts_issued(e, gap->near, task, gap->whole ? stage->name : info->label));
     else
@@ -183,6 +185,9 @@ static void never_issued(struct elaboration *e, const struct gap *gap, const cha
         diag_note(e->context, diag, "nor %s %s", strchr(others, ',') ? "are" : "is", others);
     if (gap->loop)
         suggest_chain(e, diag, gap->loop, task, gap->number, label);
+    else if (none)
+        diag_help(e->context, diag, "issue all %lld instances of it: `%s[%s];` in a loop", (long long)point_count(e, task),
+                  stage->name, index_names(e, info->stage));
     else
         diag_help(e->context, diag, "issue it: `%s;`", label);
 }

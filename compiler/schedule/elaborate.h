@@ -195,6 +195,8 @@ const struct split_info *find_split(const struct elaboration *e, enum split_kind
 struct span split_span(const struct elaboration *e, const struct split_info *split);
 /// Labels at the splits that make a stage's instances: "makes microbatches 0..4".
 void label_splits(struct elaboration *e, struct diag *diag, uint32_t stage);
+/// `i, w`: the names of a stage's indices.
+const char *index_names(const struct elaboration *e, uint32_t stage);
 /// What the indices of an INSTANCE of that stage name. False: an error, or it vanishes (outside a pipelined loop's range,
 /// or a layer that this step lacks).
 bool instance_point(struct elaboration *e, node_id id, uint32_t stage, struct point *at);

@@ -306,7 +306,7 @@ static uint32_t index_count(const struct elaboration *e, uint32_t stage)
     return count;
 }
 
-static const char *index_names(const struct elaboration *e, uint32_t stage)
+const char *index_names(const struct elaboration *e, uint32_t stage)
 {
     const char *list = "";
     for (uint32_t i = 0; i < e->split_count; i++)

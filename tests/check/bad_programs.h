@@ -440,6 +440,7 @@ static const struct bad_line bad_lines[] = {
     {56, "    use serial; assert @latenzy < 1ms;", "E0101"},
     {56, "    use serial; assert @utilization > 10%;", "E0205"},
     {56, "    use serial; assert utilization(@sms) > 10%;", "E0208"},
+    {56, "    use serial; assert bytes(@net) < 1GB;", "E0208"},
     {56, "    use serial; assert @speedup(sm) > 1x;", "E0205"},
     {56, "    use serial; assert @overlap(route) > 1%;", "E0205"},
     {57, "} pipeline @second { layer = moe; }", "E0107"},

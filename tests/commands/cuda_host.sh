@@ -34,6 +34,15 @@ grep -q 'SCALE = 2' "$folder/edited.cu"
 build/moecc run tests/end_to_end/olmoe-tiny.moe --layer 0 --weights $data --input $data/input.safetensors \
     --target cuda:sm_80,host --use-cuda "$folder/edited.cu" --reference "$folder/cpu.safetensors" >"$folder/out"
 grep -Eq 'relative L2 (1\.0|9\.9)' "$folder/out"
+# Copies of experts: the same kernels, the same bytes.
+sed "s|\.\./data|$PWD/tests/data|; s|\(place experts over rank;\)|\1 replicate experts { copies: 2 };|" \
+    tests/end_to_end/olmoe-tiny.moe >"$folder/copies.moe"
+grep -q 'replicate experts' "$folder/copies.moe"
+for file in tests/end_to_end/olmoe-tiny.moe "$folder/copies.moe"; do
+    build/moecc run "$file" --layer 0 --weights $data --input $data/input.safetensors --target cuda:sm_80,host -q \
+        --output "$folder/$(basename "$file").safetensors" >"$folder/out"
+done
+cmp "$folder/olmoe-tiny.moe.safetensors" "$folder/copies.moe.safetensors"
 # Rows in blocks of fewer bits: what the native kernels make of them.
 for target in cpu cuda:sm_80,host; do
     build/moecc run examples/wire_formats.moe \

@@ -218,8 +218,6 @@ static void check_neutral(const struct setup *s, size_t number)
         expect_same(ways[way].tight ? &tight : s, &first, ways[way].schedule, ways[way].options);
     }
     outcome_free(&first);
-    if (relayed)
-        return;
     first = run_setup(s, "waves(g: 2)", (moe_options){.device = "sim"});
     expect_same(number % 2 ? s : &tight, &first, "both(n: 3)", (moe_options){0});
     outcome_free(&first);

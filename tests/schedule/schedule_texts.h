@@ -372,6 +372,15 @@ struct full_text {
 
 static const struct full_text full_texts[] = {
     {"schedule s for moe {\n    split tokens into 2 as i;\n   " STREAMS "\n   " BINDS "\n"
+     "    for i in 0..2 {\n        route[i] -> dispatch[i] -> expert[i];\n    }\n}\n",
+     ":4:59: error[E0305]: `combine` is never issued\n"
+     "   2 |     split tokens into 2 as i;\n"
+     "     |                       - makes microbatches 0..2\n"
+     "     ...\n"
+     "   4 |     bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
+     "     |                                                           ^^^^^^^ bound here\n"
+     "   = help: issue all 2 instances of it: `combine[i];` in a loop\n"},
+    {"schedule s for moe {\n    split tokens into 2 as i;\n   " STREAMS "\n   " BINDS "\n"
      "    for i in 0..1 {\n        route[i] -> dispatch[i] -> expert[i] -> combine[i];\n    }\n}\n",
      ":6:9: error[E0305]: `route[1]` is never issued\n"
      "   2 |     split tokens into 2 as i;\n"
