@@ -70,19 +70,24 @@ static void fetch(const struct plan_param *param, const struct column *column, i
         memcpy(to, from + position, count);
 }
 
-/// Where each byte of a group comes from: column, and k within the group.
+/// Where each byte of a group comes from: column, and k within the group; of MXFP4 that of the lower and the upper nibble.
 struct place {
-    uint8_t column, k;
+    uint8_t column[2], k[2];
 };
 
 static void order_bytes(const struct plan_param *param, struct place *places)
 {
-    int64_t half = param->panel / 2, pair = param->split ? 2 : 1;
-    for (int64_t c = 0; c < param->panel; c++)
-        for (int64_t j = 0; j < pair; j++) {
-            int64_t word = c % half * 2 + j;
-            int64_t at = param->split ? word / 8 * 16 + c / half * 8 + word % 8 : c;
-            places[at] = (struct place){(uint8_t)c, (uint8_t)j};
+    uint8_t half = (uint8_t)(param->panel / 2);
+    for (uint8_t c = 0; c < param->panel; c++)
+        for (uint8_t j = 0; j < (param->split ? 2 : 1); j++) {
+            uint8_t word = (uint8_t)(c % half * 2 + j), second = c >= half;
+            if (!param->split)
+                places[c] = (struct place){{c, c}, {0, 1}};
+            else if (param->dtype == dtype_mxfp4) // a byte: this column and the other vector's, of an earlier or later pair
+                places[2 * word + second] = (struct place){{word / 2, (uint8_t)(half + word / 2)},
+                                                           {(uint8_t)(2 * second + j), (uint8_t)(2 * second + j)}};
+            else
+                places[word / 8 * 16 + second * 8 + word % 8] = (struct place){{c}, {j}};
         }
 }
 
@@ -95,12 +100,11 @@ static uint8_t *write_codes(const struct plan_param *param, const struct column 
         int64_t count = param->cols - k < TILE_K ? param->cols - k : TILE_K;
         for (int64_t c = 0; c < param->panel; c++)
             fetch(param, &columns[c], k, (size_t)count, tile[c]);
-        int64_t later = param->split ? 2 : 1; // from the lower nibble's k to the upper's
         for (int64_t g = 0; g < count; g += param->group)
             for (size_t i = 0; i < bytes; i++) {
-                const uint8_t *from = tile[places[i].column] + g + places[i].k;
-                uint8_t upper = param->dtype == dtype_mxfp4 ? from[later] : 0;
-                *to++ = (uint8_t)(from[0] | upper << 4);
+                const struct place *at = &places[i];
+                uint8_t upper = param->dtype == dtype_mxfp4 ? tile[at->column[1]][g + at->k[1]] : 0;
+                *to++ = (uint8_t)(tile[at->column[0]][g + at->k[0]] | upper << 4);
             }
     }
     return to;
@@ -179,7 +183,7 @@ uint8_t *pack_codes(const struct plan_param *param, const struct pack_source *so
     if (param->layout == layout_rows)
         return pack_code_rows(param, sources, count, to);
     struct column columns[PACK_CODE_COLUMNS];
-    struct place places[2 * PACK_CODE_COLUMNS] = {{0}};
+    struct place places[2 * PACK_CODE_COLUMNS] = {{{0}, {0}}};
     size_t panel_bytes = (size_t)plan_panel_bytes(param);
     order_bytes(param, places);
     for (int64_t p = 0; p < plan_panels(param); p++, to += panel_bytes) {

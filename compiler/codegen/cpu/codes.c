@@ -1,6 +1,6 @@
 // Quantised weights in generated code: E4M3 and MXFP4 codes of a panel expanded to the numbers that the register tile
-// multiplies, exactly, and the scales of their blocks. With byte permutes a table look-up each for the low and the high
-// byte of 64 bf16; elsewhere integer arithmetic in f32 lanes.
+// multiplies, exactly, and the scales of their blocks. With byte permutes two table look-ups, for the low and the high byte
+// of 64 E4M3 codes, or one for 32 MXFP4 codes; elsewhere integer arithmetic in f32 lanes.
 #include "codes.h"
 
 #include <string.h>
@@ -48,25 +48,12 @@ static LLVMValueRef look_up_e4m3(struct emit *e, LLVMValueRef codes, uint32_t sh
     return intrinsic(e, "llvm.x86.avx512.vpermi2var.qi.512", NULL, args, 3);
 }
 
-static LLVMValueRef look_up_mxfp4(struct emit *e, LLVMValueRef codes, uint32_t shift)
-{
-    LLVMValueRef args[] = {table(e, dtype_mxfp4, 0, 16, shift), codes};
-    return intrinsic(e, "llvm.x86.avx512.pshuf.b.512", NULL, args, 2);
-}
-
 // 64 codes, one a byte, in unpacking order: two vectors of 16 pairs of bf16
-static void expand_bytes(struct emit *e, uint32_t dtype, LLVMValueRef codes, LLVMValueRef columns[PANEL_VECTORS][2])
+static void expand_e4m3(struct emit *e, LLVMValueRef codes, LLVMValueRef columns[PANEL_VECTORS][2])
 {
     LLVMBuilderRef b = e->builder;
-    LLVMValueRef low, high;
-    if (dtype == dtype_mxfp4) {
-        low = look_up_mxfp4(e, codes, 0);
-        high = look_up_mxfp4(e, codes, 8);
-    } else {
-        low = look_up_e4m3(e, codes, 0);
-        high = look_up_e4m3(e, codes, 8);
-        high = LLVMBuildOr(b, high, LLVMBuildAnd(b, codes, splat_bytes(e, 0x80), ""), "");
-    }
+    LLVMValueRef low = look_up_e4m3(e, codes, 0), high = look_up_e4m3(e, codes, 8);
+    high = LLVMBuildOr(b, high, LLVMBuildAnd(b, codes, splat_bytes(e, 0x80), ""), "");
     for (uint32_t v = 0; v < PANEL_VECTORS; v++) {
         LLVMValueRef order[64];
         for (uint32_t i = 0; i < 64; i++) {
@@ -75,6 +62,24 @@ static void expand_bytes(struct emit *e, uint32_t dtype, LLVMValueRef codes, LLV
         }
         LLVMValueRef bytes = LLVMBuildShuffleVector(b, low, high, LLVMConstVector(order, 64), "");
         columns[v][0] = LLVMBuildBitCast(b, bytes, vector_of(e->i32, 16), "");
+    }
+}
+
+// 32 words of four codes each: the two vectors' pairs, then those of the next two k. A look-up takes the lowest five bits
+// of a word for its index, so the table holds every number twice.
+static void expand_mxfp4(struct emit *e, LLVMValueRef words, bool later, LLVMValueRef columns[PANEL_VECTORS][2])
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef numbers[32], shift[32];
+    for (uint32_t i = 0; i < 32; i++)
+        numbers[i] = LLVMConstInt(e->i16, bf16_of(dtype_mxfp4, i % 16), false);
+    for (uint32_t v = 0; v < PANEL_VECTORS; v++) {
+        for (uint32_t i = 0; i < 32; i++)
+            shift[i] = LLVMConstInt(e->i16, 4 * (2 * later + v), false);
+        LLVMValueRef index = later || v ? LLVMBuildLShr(b, words, LLVMConstVector(shift, 32), "") : words;
+        LLVMValueRef args[] = {LLVMConstVector(numbers, 32), index};
+        LLVMValueRef pairs = intrinsic(e, "llvm.x86.avx512.permvar.hi.512", NULL, args, 2);
+        columns[v][0] = LLVMBuildBitCast(b, pairs, vector_of(e->i32, 16), "");
     }
 }
 
@@ -117,9 +122,12 @@ void load_codes(struct emit *e, const struct plan_param *w, LLVMValueRef pointer
     bool packed = w->dtype == dtype_mxfp4; // two codes a byte
     unsigned lanes = e->level->lanes, per = packed ? 2 : 1;
     if (w->split) {
-        LLVMValueRef bytes =
-            load(e, vector_of(e->i8, 64), offset_const(e, pointer, k / (2 * per) * 64), 64);
-        expand_bytes(e, w->dtype, packed ? nibbles(e, bytes, 64, k / 2 % 2) : bytes, columns);
+        LLVMTypeRef type = packed ? vector_of(e->i16, 32) : vector_of(e->i8, 64);
+        LLVMValueRef codes = load(e, type, offset_const(e, pointer, k / (2 * per) * 64), 64);
+        if (packed)
+            expand_mxfp4(e, codes, k / 2 % 2, columns);
+        else
+            expand_e4m3(e, codes, columns);
         return;
     }
     for (unsigned v = 0; v < PANEL_VECTORS; v++)
@@ -137,9 +145,9 @@ static LLVMValueRef power_of(struct emit *e, LLVMValueRef bytes, unsigned lanes)
     LLVMBuilderRef b = e->builder;
     LLVMValueRef wide = LLVMBuildZExt(b, bytes, vector_of(e->i32, lanes), "");
     LLVMValueRef bits = LLVMBuildShl(b, wide, splat_i32(e, 23, lanes), "");
-    LLVMValueRef least = LLVMBuildICmp(b, LLVMIntEQ, wide, splat_i32(e, 0, lanes), "");
-    LLVMValueRef most = LLVMBuildICmp(b, LLVMIntEQ, wide, splat_i32(e, 255, lanes), "");
-    bits = LLVMBuildSelect(b, least, splat_i32(e, 0x00400000, lanes), bits, "");
+    LLVMValueRef smallest = splat_i32(e, 0x00400000, lanes), most = splat_i32(e, 255, lanes);
+    bits = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSGT, bits, smallest, ""), bits, smallest, "");
+    most = LLVMBuildICmp(b, LLVMIntEQ, wide, most, "");
     bits = LLVMBuildSelect(b, most, splat_i32(e, 0x7fc00000, lanes), bits, "");
     return bits_to_f32(e, bits);
 }

@@ -340,7 +340,7 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMValueRef is_larger = LLVMBuildICmp(b, LLVMIntSLT, loop.index, larger, "");
     LLVMValueRef count = LLVMBuildAdd(b, small, LLVMBuildZExt(b, is_larger, e->i64, ""), "");
 
-    // A single tile prefetches a little ahead of its own reads. Several bring in the next panel, an equal share behind
+    // A single tile prefetches a little ahead of its own reads. Several, or those of an expanded copy, bring in the next panel, an equal share behind
     // each, at the pace of memory. Few rows are bound by memory anyway and only lose by it: they fetch their own first
     // lines again and again, which costs nothing.
     LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, ROWS_TO_PREFETCH), "");
@@ -349,7 +349,8 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMValueRef pace = LLVMBuildUDiv(b, const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm))), tiles, "");
     LLVMValueRef step = LLVMBuildSelect(b, enough, pace, const_i64(e, 0), "");
     LLVMValueRef ahead = offset(e, next, LLVMBuildMul(b, loop.index, share, ""));
-    ahead = LLVMBuildSelect(b, single, offset_const(e, panel, PREFETCH_AHEAD), ahead, "");
+    if (read == panel)
+        ahead = LLVMBuildSelect(b, single, offset_const(e, panel, PREFETCH_AHEAD), ahead, "");
     LLVMValueRef from = LLVMBuildSelect(b, enough, ahead, panel, "");
 
     LLVMValueRef scales = offset_const(e, panel, plan_panel_codes(&gemm->weights));
