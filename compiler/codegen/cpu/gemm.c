@@ -16,6 +16,13 @@ static bool uses_dot(struct emit *e, const struct gemm *gemm)
     return e->level->dot_bf16 && (gemm->read.dtype == dtype_bf16 || gemm->read.split);
 }
 
+// From so many rows on a tile computes for longer than its weights take to come, and prefetching gains.
+static unsigned rows_to_prefetch(const struct gemm *gemm)
+{
+    bool coded = dtype_quantised(gemm->read.dtype);
+    return coded ? (ROWS_TO_PREFETCH * (unsigned)dtype_bits(gemm->read.dtype) + 15) / 16 : ROWS_TO_PREFETCH;
+}
+
 // k values taken from A by one load: a pair of bf16, or one number
 static unsigned step_of(const struct gemm *gemm)
 {
@@ -143,8 +150,9 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
     }
     if (gemm->prefetches) {
         LLVMValueRef step = LLVMGetParam(e->function, TILE_STEP);
-        for (int64_t at = 0; at < k_bytes(&gemm->weights, unroll); at += 64)
-            prefetch(e, offset_const(e, carried[numbers], at), PREFETCH_L2);
+        for (unsigned i = 0; i < gemm->panels; i++)
+            for (int64_t at = 0; at < k_bytes(&gemm->weights, unroll); at += 64)
+                prefetch(e, offset_const(e, carried[numbers], i * plan_panel_bytes(&gemm->weights) + at), PREFETCH_L2);
         carried[numbers] = offset(e, carried[numbers], step);
     }
     loop_end(e, &loop, carried);
@@ -274,7 +282,7 @@ static struct gemm *wide_tiles(struct emit *e, const struct gemm *gemm, const ch
     *wide = *gemm;
     wide->panels = WIDE_PANELS;
     wide->most_rows = gemm->most_rows / WIDE_PANELS;
-    wide->prefetches = false; // bound by memory
+    wide->prefetches = gemm->prefetches && rows_to_prefetch(gemm) <= wide->most_rows;
     generate_tiles(e, wide, context_printf(e->context, "%s_wide", name));
     return wide;
 }
@@ -293,7 +301,6 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
     many->read = kernel_weights(e, gemm->read.split ? dtype_bf16 : dtype_f32, gemm->weights.rows, gemm->k, false, false);
     gemm->many = many;
     gemm->most_rows = e->level->coded_rows < many->most_rows ? e->level->coded_rows : many->most_rows;
-    gemm->prefetches = false; // few rows are bound by memory
     unsigned least = gemm->most_rows + 1, shared = (many->most_rows + 1) / 2; // by two tiles, evenly
     many->least_rows = least < shared ? least : shared;
     gemm->wide = wide_tiles(e, gemm, name);
@@ -343,7 +350,7 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     // A single tile prefetches a little ahead of its own reads. Several, or those of an expanded copy, bring in the next panel, an equal share behind
     // each, at the pace of memory. Few rows are bound by memory anyway and only lose by it: they fetch their own first
     // lines again and again, which costs nothing.
-    LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, ROWS_TO_PREFETCH), "");
+    LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, rows_to_prefetch(gemm)), "");
     LLVMValueRef single = LLVMBuildICmp(b, LLVMIntEQ, tiles, const_i64(e, 1), "");
     LLVMValueRef share = LLVMBuildUDiv(b, const_i64(e, plan_panel_bytes(&gemm->weights)), tiles, "");
     LLVMValueRef pace = LLVMBuildUDiv(b, const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm))), tiles, "");
@@ -406,8 +413,11 @@ static LLVMValueRef multiply_wide(struct emit *e, const struct gemm *wide, LLVMV
     struct loop loop = loop_begin(e, none, end, WIDE_PANELS, NULL, 0);
     LLVMValueRef own = offset(e, panel, scaled(e, loop.index, plan_panel_bytes(&wide->weights))), moved[TILE_POINTERS];
     move_to_panel(e, wide, loop.index, p, moved);
-    LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {
-        a, own, own, none, offset_const(e, own, plan_panel_codes(&wide->weights))};
+    LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, rows_to_prefetch(wide)), "");
+    LLVMValueRef from = LLVMBuildSelect(b, enough, offset_const(e, own, PREFETCH_AHEAD), own, "");
+    LLVMValueRef step = LLVMBuildSelect(b, enough, const_i64(e, k_bytes(&wide->weights, unroll_of(wide))), none, "");
+    LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {a, own, from, step,
+                                                   offset_const(e, own, plan_panel_codes(&wide->weights))};
     for (unsigned i = 0; i < TILE_POINTERS; i++)
         args[TILE_OWN + i] = moved[i] ? moved[i] : LLVMConstNull(e->ptr);
     call_tile(e, wide, rows, args);
