@@ -236,7 +236,9 @@ static bool build_pool(struct moe_session *session)
     uint32_t count = session->info->ranks * session->streams_per_rank;
     pool->worker_count = session->options.threads;
     pool->pin = session->options.pin != 0;
-    pool->idle_spins = count + pool->worker_count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS_ALONE : SPINS_CROWDED;
+    pool->helped = count == 1;
+    uint32_t busy = pool->worker_count + count - pool->helped;
+    pool->idle_spins = busy <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS_ALONE : SPINS_CROWDED;
     pool->workers = session_alloc(session, pool->worker_count, sizeof *pool->workers);
     pool->slots = session_alloc(session, count, sizeof *pool->slots);
     if (!pool->workers || !pool->slots)

@@ -104,7 +104,9 @@ static bool cpu_launch(struct stream *s, struct launch *launch, double cost)
     (void)cost;
     if (launch->units <= 0)
         return true;
-    if (s->plan->own_thread) {
+    // what one worker would take at once is done before it would have woken; expert kernels leave streams their threads
+    bool brief = launch->urgent && launch->units <= launch->grain;
+    if (s->plan->own_thread || brief) {
         for (int64_t at = 0; at < launch->units && !session_failed(s->rank->session); at += launch->grain) {
             launch_run(launch, at, at + launch->grain < launch->units ? at + launch->grain : launch->units, s->scratch);
             atomic_fetch_add_explicit(&s->progress, 1, memory_order_relaxed);
@@ -112,7 +114,10 @@ static bool cpu_launch(struct stream *s, struct launch *launch, double cost)
         return true;
     }
     uint64_t target = atomic_load(&launch->posted.value) + 1;
-    pool_post(&s->rank->session->pool, launch);
+    struct pool *pool = &s->rank->session->pool;
+    pool_post(pool, launch);
+    if (pool->helped && !launch->builtin)
+        pool_help(pool, launch, target, s->scratch);
     return await_launch(s, launch, target);
 }
 
@@ -150,7 +155,8 @@ static void *stream_main(void *argument)
     struct stream *s = argument;
     struct moe_session *session = s->rank->session;
     uint32_t seen = 0;
-    thread_prefer_short();
+    if (!session->pool.helped)
+        thread_prefer_short();
     for (;;) {
         while (atomic_load(&session->epoch) == seen)
             futex_sleep(&session->epoch, seen, FUTEX_FOREVER_NS);

@@ -136,6 +136,16 @@ bool pool_stop(struct pool *pool)
     return all;
 }
 
+/// Sleeping workers that a launch of so many pieces can use. The thread of a session's only stream works in place of one.
+static int64_t wanted_workers(const struct pool *pool, const struct launch *launch)
+{
+    int64_t pieces = (launch->units + launch->grain - 1) / launch->grain, sleepers = atomic_load(&pool->sleepers);
+    if (!pool->helped || launch->builtin)
+        return sleepers ? pieces : 0;
+    int64_t most = pieces < pool->worker_count ? pieces : pool->worker_count;
+    return most - 1 - (pool->worker_count - sleepers);
+}
+
 void pool_post(struct pool *pool, struct launch *launch)
 {
     atomic_store_explicit(&launch->next, 0, memory_order_relaxed);
@@ -144,10 +154,17 @@ void pool_post(struct pool *pool, struct launch *launch)
         atomic_fetch_add(&pool->urgent, 1);
     atomic_store(&launch->active, 1);
     atomic_fetch_add(&pool->epoch, 1);
-    if (atomic_load(&pool->sleepers)) {
-        int64_t wanted = (launch->units + launch->grain - 1) / launch->grain;
+    int64_t wanted = wanted_workers(pool, launch);
+    if (wanted > 0)
         futex_wake(&pool->epoch, wanted < INT_MAX ? (int)wanted : INT_MAX);
-    }
+}
+
+void pool_help(struct pool *pool, struct launch *launch, uint64_t target, void *scratch)
+{
+    struct worker self = {.pool = pool, .scratch = scratch};
+    work_on(launch, &self);
+    for (uint32_t i = 0; i < pool->idle_spins && !event_reached(&launch->posted, target); i++)
+        ;
 }
 
 void pool_retire(struct launch *launch)

@@ -42,6 +42,7 @@ struct pool {
     uint32_t worker_count;
     bool pin;              // workers stay on cores of their own
     uint32_t idle_spins;   // looks before an idle worker sleeps
+    bool helped;           // the session's only stream works on its launches, in place of one worker
     struct launch **slots; // one per stream, by descending priority
     uint32_t slot_count, group; // a group of slots: the same stream of every rank
     _Atomic uint32_t epoch; // bumped with every launch; futex
@@ -55,6 +56,9 @@ bool pool_start(struct pool *pool);
 bool pool_stop(struct pool *pool);
 /// Starts a launch; its end raises launch->posted by one.
 void pool_post(struct pool *pool, struct launch *launch);
+/// The posting thread takes units too, in a helped pool, then looks for a while whether the others are done: `target` is
+/// what launch->posted will be.
+void pool_help(struct pool *pool, struct launch *launch, uint64_t target, void *scratch);
 /// Waits until no worker looks at a finished launch any more, so that it can be used again.
 void pool_retire(struct launch *launch);
 /// For threads that mostly sleep: the calling thread asks for short turns, so that it gets a core soon after it wakes
