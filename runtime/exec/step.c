@@ -212,6 +212,10 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
     l->units = given ? 0 : count_units(k, a);
     l->grain = k->grain > 0 ? k->grain : 1;
     l->urgent = k->role != kernel_role_mlp_up && k->role != kernel_role_mlp_down; // short, and messages wait for it
+    if (!l->urgent) { // every worker several pieces, so that none has much left when the others are done
+        int64_t share = l->units / (4 * (int64_t)session->pool.worker_count);
+        l->grain = l->grain <= share ? l->grain : share > 0 ? share : 1;
+    }
     s->flops += given ? 0 : count_flops(s, in, k, a);
     if (!session->device->launch(s, l, l->units ? in->cost : 0) || session_failed(session))
         return STEP_FAILED;

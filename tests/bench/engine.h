@@ -22,6 +22,7 @@ struct bench_engine {
     const char *name;
     bool (*supports)(enum bench_dtype dtype);
     const struct bench_product *product; // NULL: moecc
+    bool plain;                          // moecc with bf16 weights, for what quantised ones are compared with
 };
 
 /// Engines that were found when this was built, moecc first.

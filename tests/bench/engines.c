@@ -9,10 +9,11 @@ static bool all(enum bench_dtype dtype)
     return true;
 }
 
-static const struct bench_engine moecc = {"moecc", all, NULL};
+static const struct bench_engine moecc = {"moecc", all, NULL, false};
+static const struct bench_engine plain = {"moecc bf16", bench_quantised, NULL, true};
 extern const struct bench_engine bench_libxsmm, bench_onednn, bench_openblas; // without a name: not found at build time
 
-const struct bench_engine *const bench_engines[] = {&moecc, &bench_libxsmm, &bench_onednn, &bench_openblas};
+const struct bench_engine *const bench_engines[] = {&moecc, &plain, &bench_libxsmm, &bench_onednn, &bench_openblas};
 const unsigned bench_engine_count = sizeof bench_engines / sizeof *bench_engines;
 
 struct bench_loaded {
@@ -29,7 +30,7 @@ struct bench_loaded *bench_load(const struct bench_engine *engine, const struct 
     if (engine->product)
         loaded->peer = bench_peer_load(engine->product, shape, dtype, threads, tokens);
     else
-        loaded->moecc = bench_moecc_load(shape, dtype, threads, tokens);
+        loaded->moecc = bench_moecc_load(shape, engine->plain ? BENCH_BF16 : dtype, threads, tokens);
     if (loaded->peer || loaded->moecc)
         return loaded;
     free(loaded);

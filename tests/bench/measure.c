@@ -48,7 +48,7 @@ struct bench_ratio bench_compare(const struct bench_line *a, const struct bench_
     double ratios[BENCH_MOST_SAMPLES];
     unsigned n = a->count < b->count ? a->count : b->count;
     for (unsigned i = 0; i < n; i++)
-        ratios[i] = a->samples[i].roofline / b->samples[i].roofline;
+        ratios[i] = a->samples[i].pace / b->samples[i].pace;
     qsort(ratios, n, sizeof *ratios, ascending);
     unsigned out = left_out(n);
     return (struct bench_ratio){bench_median(ratios, n), ratios[out], ratios[n - 1 - out]};
@@ -74,10 +74,10 @@ static bool sample(struct bench_loaded *loaded, const struct bench_group *group,
         bandwidth += 0.5 * probe_read_bandwidth(threads, 0.02);
     }
     double seconds = (end - begin) / repeats, compute = bench_flops(group->shape, batch->tokens) / peak;
+    double own = bench_weight_bytes(group->shape, line->dtype, batch) / bandwidth;
     double memory = bench_weight_bytes(group->shape, group->dtype, batch) / bandwidth;
-    double bound = compute > memory ? compute : memory;
     line->peak_share += (compute / seconds - line->peak_share) / (line->count + 1);
-    line->samples[line->count++] = (struct bench_sample){seconds, bound / seconds};
+    line->samples[line->count++] = (struct bench_sample){seconds, fmax(compute, own) / seconds, fmax(compute, memory) / seconds};
     return true;
 }
 
@@ -162,7 +162,8 @@ bool bench_measure(const struct bench_group *group, struct bench_line *lines, un
             m.engines[m.engine_count++] = bench_engines[i];
     bool fine = make_batches(&m);
     for (unsigned i = 0; i < m.batch_count * m.engine_count; i++)
-        lines[i] = (struct bench_line){.engine = m.engines[i % m.engine_count], .shape = group->shape, .dtype = group->dtype,
+        lines[i] = (struct bench_line){.engine = m.engines[i % m.engine_count], .shape = group->shape,
+                                       .dtype = m.engines[i % m.engine_count]->plain ? BENCH_BF16 : group->dtype,
                                        .routing = m.routing[i / m.engine_count], .threads = group->threads,
                                        .tokens = m.batches[i / m.engine_count].tokens};
     for (unsigned round = 0; fine && round < group->rounds; round++)

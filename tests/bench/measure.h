@@ -4,7 +4,7 @@
 
 #include "tests/bench/engine.h"
 
-enum { BENCH_MOST_ENGINES = 4, BENCH_MOST_COUNTS = 8, BENCH_MOST_SAMPLES = 64 };
+enum { BENCH_MOST_ENGINES = 5, BENCH_MOST_COUNTS = 8, BENCH_MOST_SAMPLES = 64 };
 
 /// One group: what is loaded once a round and engine.
 struct bench_group {
@@ -17,6 +17,7 @@ struct bench_group {
 
 struct bench_sample {
     double seconds, roofline;           // roofline: time at the probed rates / measured time
+    double pace;                        // the same with the bytes of the group's dtype: comparable between engines
 };
 
 /// A line of the table: one engine's samples, in the order in which they were taken.
@@ -37,7 +38,7 @@ struct bench_line {
 bool bench_measure(const struct bench_group *group, struct bench_line *lines, unsigned *count);
 
 double bench_median(const double *values, unsigned count);
-/// Median of the paired ratios roofline(a) / roofline(b), and the interval of order statistics that holds it with 95%.
+/// Median of the paired ratios pace(a) / pace(b), and the interval of order statistics that holds it with 95%.
 struct bench_ratio {
     double median, low, high;
 };

@@ -15,14 +15,17 @@ struct bench_moecc {
 
 static void write_layer(const struct bench_shape *shape, enum bench_dtype dtype, int64_t tokens, FILE *file)
 {
-    const char *type = bench_dtype_name(dtype);
+    const char *x = dtype == BENCH_F32 ? "f32" : "bf16", *type = bench_quantised(dtype) ? "coded" : x;
+    const char *format = dtype == BENCH_E4M3    ? "format coded = fp8_e4m3 { block: [128, 128], scale: f32 };\n"
+                         : dtype == BENCH_MXFP4 ? "format coded = mxfp4 { block: [1, 32], scale: ue8m0 };\n"
+                                                : "";
     fprintf(file,
             "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial };\n"
-            "dim tokens <= %lld;\ndim hidden = %lld;\ndim ffn = %lld;\ndim experts = %d;\n"
+            "dim tokens <= %lld;\ndim hidden = %lld;\ndim ffn = %lld;\ndim experts = %d;\n%s"
             "layer moe(x: %s[tokens, hidden]) -> %s[tokens, hidden] {\n"
             "    param w_router: f32[experts, hidden];\n    param w_gate_up: %s[experts, 2 * ffn, hidden];\n"
             "    param w_down: %s[experts, hidden, ffn];\n",
-            (long long)tokens, (long long)shape->hidden, (long long)shape->ffn, shape->experts, type, type, type, type);
+            (long long)tokens, (long long)shape->hidden, (long long)shape->ffn, shape->experts, format, x, x, type, type);
     if (shape->shared)
         fprintf(file,
                 "    param shared_gate_up: %s[%d, 2 * ffn, hidden];\n    param shared_down: %s[%d, hidden, ffn];\n", type,

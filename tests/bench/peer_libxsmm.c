@@ -12,8 +12,7 @@ enum { COLUMNS = 64, ROWS = 64, SIZES = 32 };
 
 static bool supports(enum bench_dtype dtype)
 {
-    (void)dtype;
-    return true;
+    return !bench_quantised(dtype);
 }
 
 static int64_t block_bytes(enum bench_dtype dtype, int64_t columns, int64_t k)
@@ -75,7 +74,7 @@ static void multiply(enum bench_dtype dtype, int64_t rows, int64_t columns, int6
 }
 
 static const struct bench_product product = {COLUMNS, ROWS, block_bytes, pack, multiply};
-const struct bench_engine bench_libxsmm = {"libxsmm", supports, &product};
+const struct bench_engine bench_libxsmm = {"libxsmm", supports, &product, false};
 #else
 const struct bench_engine bench_libxsmm = {0};
 #endif

@@ -34,8 +34,7 @@ static void need(dnnl_status_t status, const char *what)
 
 static bool supports(enum bench_dtype dtype)
 {
-    (void)dtype;
-    return true;
+    return !bench_quantised(dtype);
 }
 
 static dnnl_data_type_t type_of(enum bench_dtype dtype)
@@ -126,7 +125,7 @@ static void multiply(enum bench_dtype dtype, int64_t rows, int64_t columns, int6
 }
 
 static const struct bench_product product = {COLUMNS, ROWS, block_bytes, pack, multiply};
-const struct bench_engine bench_onednn = {"onednn", supports, &product};
+const struct bench_engine bench_onednn = {"onednn", supports, &product, false};
 #else
 const struct bench_engine bench_onednn = {0};
 #endif

@@ -34,7 +34,7 @@ static void multiply(enum bench_dtype dtype, int64_t rows, int64_t columns, int6
 }
 
 static const struct bench_product product = {512, 4096, block_bytes, pack, multiply};
-const struct bench_engine bench_openblas = {"openblas", supports, &product};
+const struct bench_engine bench_openblas = {"openblas", supports, &product, false};
 #else
 const struct bench_engine bench_openblas = {0};
 #endif

@@ -12,9 +12,15 @@ int64_t bench_element_bytes(enum bench_dtype dtype)
     return dtype == BENCH_F32 ? 4 : 2;
 }
 
+bool bench_quantised(enum bench_dtype dtype)
+{
+    return dtype == BENCH_E4M3 || dtype == BENCH_MXFP4;
+}
+
 const char *bench_dtype_name(enum bench_dtype dtype)
 {
-    return dtype == BENCH_F32 ? "f32" : "bf16";
+    static const char *const names[] = {"f32", "bf16", "e4m3", "mxfp4"};
+    return names[dtype];
 }
 
 const char *bench_routing_name(enum bench_routing routing)
@@ -157,5 +163,6 @@ double bench_flops(const struct bench_shape *shape, int64_t tokens)
 
 double bench_weight_bytes(const struct bench_shape *shape, enum bench_dtype dtype, const struct bench_batch *batch)
 {
-    return (double)batch->active * 3.0 * (double)shape->hidden * (double)shape->ffn * (double)bench_element_bytes(dtype);
+    static const double bytes[] = {4, 2, 1 + 4.0 / (128 * 128), 0.5 + 1.0 / 32}; // with the blocks' scales
+    return (double)batch->active * 3.0 * (double)shape->hidden * (double)shape->ffn * bytes[dtype];
 }

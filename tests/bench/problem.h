@@ -8,7 +8,8 @@
 
 enum { BENCH_MOST_TOKENS = 4096 };
 
-enum bench_dtype { BENCH_F32, BENCH_BF16, BENCH_DTYPES };
+/// Of the weights; tokens are f32 or bf16.
+enum bench_dtype { BENCH_F32, BENCH_BF16, BENCH_E4M3, BENCH_MXFP4, BENCH_DTYPES };
 enum bench_routing { BENCH_UNIFORM, BENCH_ZIPF, BENCH_ROUTINGS };
 
 struct bench_shape {
@@ -23,13 +24,15 @@ enum bench_matrix { BENCH_GATE, BENCH_UP, BENCH_DOWN };
 /// A batch. `x` is made so that the layer's router sends each token to the experts drawn for it.
 struct bench_batch {
     int64_t tokens;
-    void *x;                            // [tokens, hidden] of the dtype
+    void *x;                            // [tokens, hidden], f32 or bf16
     int32_t *ids;                       // [tokens, choices]
     float *weights;                     // [tokens, choices]
     int64_t active;                     // experts that have a token, shared ones too
 };
 
+/// Of tokens and results. bench_quantised: weights are codes with scales, tokens bf16.
 int64_t bench_element_bytes(enum bench_dtype dtype);
+bool bench_quantised(enum bench_dtype dtype);
 const char *bench_dtype_name(enum bench_dtype dtype);
 const char *bench_routing_name(enum bench_routing routing);
 

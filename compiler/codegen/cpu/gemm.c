@@ -273,18 +273,23 @@ static void generate_tiles(struct emit *e, struct gemm *gemm, const char *name)
         generate_tile(e, gemm, rows, name);
 }
 
-// Tiles of several panels for as few rows as leave room for their sums.
-static struct gemm *wide_tiles(struct emit *e, const struct gemm *gemm, const char *name)
+// Tiles of several panels, for as few rows as leave room for their sums: the fewer rows, the more panels.
+static void wide_tiles(struct emit *e, struct gemm *gemm, const char *name)
 {
-    if (gemm->most_rows < WIDE_PANELS || plan_panels(&gemm->weights) < WIDE_PANELS)
-        return NULL;
-    struct gemm *wide = context_alloc(e->context, sizeof *wide);
-    *wide = *gemm;
-    wide->panels = WIDE_PANELS;
-    wide->most_rows = gemm->most_rows / WIDE_PANELS;
-    wide->prefetches = gemm->prefetches && rows_to_prefetch(gemm) <= wide->most_rows;
-    generate_tiles(e, wide, context_printf(e->context, "%s_wide", name));
-    return wide;
+    unsigned least = 1;
+    for (unsigned i = 0; i < WIDE_SHAPES; i++) {
+        unsigned panels = WIDE_PANELS >> i, most = gemm->most_rows / panels;
+        if (most < least || plan_panels(&gemm->weights) < panels)
+            continue;
+        struct gemm *wide = gemm->wide[i] = context_alloc(e->context, sizeof *wide);
+        *wide = *gemm;
+        wide->panels = panels;
+        wide->least_rows = least;
+        wide->most_rows = most;
+        wide->prefetches = gemm->prefetches && rows_to_prefetch(gemm) <= most;
+        generate_tiles(e, wide, context_printf(e->context, "%s_%u", name, panels));
+        least = most + 1;
+    }
 }
 
 void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
@@ -292,7 +297,7 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
     gemm->read = gemm->weights;
     gemm->least_rows = gemm->panels = 1;
     if (!dtype_quantised(gemm->weights.dtype)) {
-        gemm->wide = wide_tiles(e, gemm, name);
+        wide_tiles(e, gemm, name);
         generate_tiles(e, gemm, name);
         return;
     }
@@ -303,7 +308,7 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
     gemm->most_rows = e->level->coded_rows < many->most_rows ? e->level->coded_rows : many->most_rows;
     unsigned least = gemm->most_rows + 1, shared = (many->most_rows + 1) / 2; // by two tiles, evenly
     many->least_rows = least < shared ? least : shared;
-    gemm->wide = wide_tiles(e, gemm, name);
+    wide_tiles(e, gemm, name);
     generate_tiles(e, gemm, name);
     generate_tiles(e, many, context_printf(e->context, "%s_many", name));
     generate_expansion(e, gemm, name);
@@ -401,16 +406,18 @@ static void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef 
         moved[i] = p[i] ? offset(e, p[i], scaled(e, panel, gemm->p_panel[i])) : NULL;
 }
 
-// Few enough rows: as many panels as there are whole groups of. Returns the number of the first panel that is left.
+// The panels from `begin` on, in whole groups, where there are as few rows as these tiles are for. Returns the number of
+// the first panel that is left.
 static LLVMValueRef multiply_wide(struct emit *e, const struct gemm *wide, LLVMValueRef rows, LLVMValueRef a,
-                                  LLVMValueRef panels, LLVMValueRef panel, LLVMValueRef *p)
+                                  LLVMValueRef begin, LLVMValueRef panels, LLVMValueRef panel, LLVMValueRef *p)
 {
     LLVMBuilderRef b = e->builder;
-    LLVMValueRef others = LLVMBuildSub(b, rows, const_i64(e, 1), ""), none = const_i64(e, 0);
-    LLVMValueRef few = LLVMBuildICmp(b, LLVMIntULT, others, const_i64(e, wide->most_rows), "");
-    LLVMValueRef whole = LLVMBuildSub(b, panels, LLVMBuildURem(b, panels, const_i64(e, WIDE_PANELS), ""), "");
-    LLVMValueRef end = LLVMBuildSelect(b, few, whole, none, "");
-    struct loop loop = loop_begin(e, none, end, WIDE_PANELS, NULL, 0);
+    LLVMValueRef above = LLVMBuildSub(b, rows, const_i64(e, wide->least_rows), ""), none = const_i64(e, 0);
+    LLVMValueRef count = const_i64(e, wide->most_rows - wide->least_rows + 1), left = LLVMBuildSub(b, panels, begin, "");
+    LLVMValueRef rest = LLVMBuildURem(b, left, const_i64(e, wide->panels), "");
+    LLVMValueRef end = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntULT, above, count, ""), LLVMBuildSub(b, panels, rest, ""),
+                                       begin, "");
+    struct loop loop = loop_begin(e, begin, end, wide->panels, NULL, 0);
     LLVMValueRef own = offset(e, panel, scaled(e, loop.index, plan_panel_bytes(&wide->weights))), moved[TILE_POINTERS];
     move_to_panel(e, wide, loop.index, p, moved);
     LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, rows_to_prefetch(wide)), "");
@@ -429,7 +436,10 @@ void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMV
                LLVMValueRef panel, LLVMValueRef next, LLVMValueRef p[TILE_POINTERS])
 {
     LLVMBuilderRef b = e->builder;
-    LLVMValueRef begin = gemm->wide ? multiply_wide(e, gemm->wide, rows, a, panels, panel, p) : const_i64(e, 0);
+    LLVMValueRef begin = const_i64(e, 0);
+    for (unsigned i = 0; i < WIDE_SHAPES; i++)
+        if (gemm->wide[i])
+            begin = multiply_wide(e, gemm->wide[i], rows, a, begin, panels, panel, p);
     struct loop loop = loop_begin(e, begin, panels, 1, NULL, 0);
     int64_t bytes = plan_panel_bytes(&gemm->weights);
     LLVMValueRef own = offset(e, panel, scaled(e, loop.index, bytes)), moved[TILE_POINTERS];

@@ -6,7 +6,7 @@
 
 #include "emit.h"
 
-enum { TILE_POINTERS = 4, WIDE_PANELS = 2 }; // of a wide tile: measured
+enum { TILE_POINTERS = 4, WIDE_PANELS = 4, WIDE_SHAPES = 2 };
 
 struct gemm {
     uint32_t a_dtype;
@@ -28,7 +28,7 @@ struct gemm {
     struct plan_param read;  // what the tiles read: the weights, or an expanded copy of a panel
     unsigned least_rows;     // that it makes a tile for
     struct gemm *many;       // for more rows; NULL: none
-    struct gemm *wide;       // for very few: several panels at once, whose chains hide each other's latency; NULL: none
+    struct gemm *wide[WIDE_SHAPES]; // for very few: 4 or 2 panels at once, whose chains hide each other's latency; or NULL
     unsigned panels;         // of a tile
     LLVMTypeRef tile_type, expand_type;
     LLVMValueRef tiles[TILE_ROWS_MAX + 1], expand;

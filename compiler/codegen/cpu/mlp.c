@@ -133,7 +133,7 @@ static LLVMValueRef expert_rows(struct emit *e, LLVMValueRef expert_first, LLVMV
 static int64_t grain_for(int64_t panel)
 {
     int64_t grain = 384 * 1024 / panel / WIDE_PANELS * WIDE_PANELS;
-    return grain < WIDE_PANELS ? WIDE_PANELS : grain > 4 * WIDE_PANELS ? 4 * WIDE_PANELS : grain;
+    return grain < WIDE_PANELS ? WIDE_PANELS : grain > 2 * WIDE_PANELS ? 2 * WIDE_PANELS : grain;
 }
 
 /// Where the weights of the wave's first expert begin.
