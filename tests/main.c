@@ -2,6 +2,7 @@
 #include <CUnit/Basic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 // A suite a row.
 #define SUITES(S) \
@@ -46,6 +47,7 @@
     S(links)      \
     S(random_schedules) \
     S(races)      \
+    S(flips)      \
     S(proof)      \
     S(mutations)  \
     S(explain)    \
@@ -65,6 +67,32 @@ static const struct {
 // A test may run this binary again with a plan file: three steps of it, for what only a process of its own can show.
 int run_plan_file(const char *path);
 
+static double began[2];
+
+/// Seconds gone by, and of work on all processors.
+static void seconds(double now[2])
+{
+    struct timespec t[2];
+    clock_gettime(CLOCK_MONOTONIC, &t[0]);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t[1]);
+    for (int i = 0; i < 2; i++)
+        now[i] = (double)t[i].tv_sec + (double)t[i].tv_nsec * 1e-9;
+}
+
+static void suite_begins(const CU_pSuite suite)
+{
+    (void)suite;
+    seconds(began);
+}
+
+static void suite_ends(const CU_pSuite suite, const CU_pFailureRecord failures)
+{
+    (void)failures;
+    double now[2];
+    seconds(now);
+    printf("\nseconds %s %.1f, of processors %.1f", suite->pName, now[0] - began[0], now[1] - began[1]);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "--run-plan"))
@@ -80,6 +108,8 @@ int main(int argc, char **argv)
             suites[i].add();
     }
     CU_basic_set_mode(CU_BRM_VERBOSE);
+    CU_set_suite_start_handler(suite_begins);
+    CU_set_suite_complete_handler(suite_ends);
     CU_basic_run_tests();
     unsigned failed = CU_get_number_of_failures() + CU_get_number_of_suites_failed();
     CU_cleanup_registry();

@@ -21,7 +21,7 @@
 
 _Static_assert(sizeof(struct plan_header) % 8 == 0, "the tables after it stay aligned");
 
-enum { BLOCK_ALIGN = 64, CODE_ALIGN = 4096 };
+enum { BLOCK_ALIGN = 64, CODE_ALIGN = 4096, BINDING_BYTES = sizeof(XXH128_canonical_t) };
 
 static uint64_t align_up(uint64_t value, uint64_t to)
 {
@@ -41,6 +41,21 @@ static uint64_t checksum(const uint8_t *image, size_t size)
     return XXH3_64bits_digest(&state);
 }
 
+/// What the code says of everything before it: XXH3-128, with the checksum's field zero.
+static XXH128_canonical_t binding(const uint8_t *image, size_t size)
+{
+    struct plan_header header;
+    memcpy(&header, image, sizeof header);
+    header.checksum = 0;
+    XXH3_state_t state;
+    XXH3_128bits_reset(&state);
+    XXH3_128bits_update(&state, &header, sizeof header);
+    XXH3_128bits_update(&state, image + sizeof header, size - sizeof header);
+    XXH128_canonical_t bytes;
+    XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(&state));
+    return bytes;
+}
+
 /// Offsets of every block; sets file_bytes.
 static struct plan_header lay_out(const struct ir *ir, size_t code_bytes)
 {
@@ -57,8 +72,8 @@ static struct plan_header lay_out(const struct ir *ir, size_t code_bytes)
     header.strings_bytes = ir->strings.size ? ir->strings.size : 1;
     at = align_up(at + header.strings_bytes, CODE_ALIGN);
     header.code_offset = at;
-    header.code_bytes = code_bytes;
-    header.file_bytes = align_up(at + code_bytes, BLOCK_ALIGN);
+    header.code_bytes = code_bytes + BINDING_BYTES;
+    header.file_bytes = align_up(at + header.code_bytes, BLOCK_ALIGN);
     return header;
 }
 
@@ -77,8 +92,7 @@ bool plan_write(const struct ir *ir, const void *code, size_t code_bytes, void *
     if (code_bytes)
         memcpy(bytes + header.code_offset, code, code_bytes);
     memcpy(bytes, &header, sizeof header);
-    header.checksum = checksum(bytes, header.file_bytes);
-    memcpy(bytes, &header, sizeof header);
+    plan_seal(bytes, header.file_bytes);
     *image = bytes;
     *image_bytes = header.file_bytes;
     return true;
@@ -111,9 +125,25 @@ static const char *header_problem(const struct plan_header *header, size_t image
     if (header->strings_bytes == 0 || header->strings_bytes > UINT32_MAX ||
         !inside(header->strings_offset, header->strings_bytes, BLOCK_ALIGN, image_bytes))
         return "the strings lie outside the file";
-    if (!inside(header->code_offset, header->code_bytes, CODE_ALIGN, image_bytes))
+    if (header->code_bytes < BINDING_BYTES ||
+        !inside(header->code_offset, header->code_bytes, CODE_ALIGN, image_bytes))
         return "the code lies outside the file";
     return NULL;
+}
+
+void plan_seal(void *image, size_t image_bytes)
+{
+    struct plan_header header;
+    uint8_t *bytes = image;
+    if (image_bytes < sizeof header)
+        return;
+    memcpy(&header, bytes, sizeof header);
+    if (header.code_bytes >= BINDING_BYTES && inside(header.code_offset, header.code_bytes, 1, image_bytes)) {
+        XXH128_canonical_t bound = binding(bytes, header.code_offset);
+        memcpy(bytes + header.code_offset + header.code_bytes - BINDING_BYTES, &bound, BINDING_BYTES);
+    }
+    header.checksum = checksum(bytes, image_bytes);
+    memcpy(bytes, &header, sizeof header);
 }
 
 static bool refuse(struct plan *plan, char *error, size_t size, const char *problem)
@@ -136,6 +166,10 @@ static bool view_image(struct plan *plan, const uint8_t *image, size_t image_byt
         return refuse(plan, error, size, problem);
     if (checksum(image, image_bytes) != header.checksum)
         return refuse(plan, error, size, "damaged: the checksum does not match");
+    size_t code_bytes = header.code_bytes - BINDING_BYTES;
+    XXH128_canonical_t bound = binding(image, header.code_offset);
+    if (memcmp(image + header.code_offset + code_bytes, &bound, BINDING_BYTES))
+        return refuse(plan, error, size, "its code was made for other tables");
     plan->ir = (struct ir){.type = &plan_ir};
     for (uint32_t t = 0; t < header.table_count; t++)
         plan->ir.tables[t] = (struct table){.rows = (void *)(uintptr_t)(image + header.tables[t].offset),
@@ -143,7 +177,7 @@ static bool view_image(struct plan *plan, const uint8_t *image, size_t image_byt
     plan->ir.strings.bytes = (char *)(uintptr_t)(image + header.strings_offset);
     plan->ir.strings.size = (uint32_t)header.strings_bytes;
     plan->code = image + header.code_offset;
-    plan->code_bytes = header.code_bytes;
+    plan->code_bytes = code_bytes;
     plan->hash = header.checksum;
     if (!ir_check(&plan->ir, error, size) || !plan_validate(&plan->ir, plan->code_bytes, error, size))
         return refuse(plan, NULL, 0, NULL);

@@ -12,10 +12,11 @@
 extern const struct ir_type plan_ir;
 
 #define PLAN_MAGIC "MOEPLAN"    // 8 bytes with its NUL
-#define PLAN_VERSION 3u
+#define PLAN_VERSION 4u
 
 /// File layout, little endian: this header, the tables in order of plan.def, the string pool, the code. Every block is
-/// 64-byte aligned (code 4096). `checksum` is XXH3-64 of the whole file with the field itself zero.
+/// 64-byte aligned (code 4096). `checksum` is XXH3-64 of the whole file with the field itself zero. The code is made for
+/// exactly these tables, and the last 16 of its bytes say for which: XXH3-128 of all that stands before it.
 struct plan_header {
     char magic[8];
     uint32_t version;
@@ -110,6 +111,9 @@ bool plan_write(const struct ir *ir, const void *code, size_t code_bytes, void *
 
 /// What is said of a plan that may be good but for which memory does not suffice.
 #define PLAN_NO_MEMORY "out of memory"
+
+/// For who has changed an image: its code is for what stands before it now, and its checksum is right again.
+void plan_seal(void *image, size_t image_bytes);
 
 /// Opens an image: validates magic, version, sizes, checksum, every reference and every size before anything is used
 /// (plan_validate). `image` is copied when `copy`, else must outlive the plan. False with a message on bad input.

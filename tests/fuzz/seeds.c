@@ -47,6 +47,34 @@ static void write_image(const struct ir *ir)
     free(image);
 }
 
+/// An executable that carries the plan three times, for several instruction sets; what a trailer says of the one before it
+/// changed.
+static void write_chain(const void *image, size_t bytes)
+{
+    static const char *const levels[] = {"v2", "v3", "bf16"};
+    for (int damage = 0; damage < 4; damage++) {
+        size_t at = 64, total = 64 + 3 * (bytes + 64 + sizeof(struct plan_trailer));
+        char *file = calloc(1, total);
+        if (!file)
+            exit(3);
+        for (int i = 0; i < 3; i++) {
+            struct plan_trailer trailer = {.plan_offset = at, .plan_bytes = bytes, .before = i ? at : 0, .magic = PLAN_MAGIC};
+            strcpy(trailer.cpu_level, levels[i]);
+            if (damage == 1 && i == 2)
+                memset(trailer.cpu_level, 'x', sizeof trailer.cpu_level);
+            if (damage == 2 && i == 2)
+                trailer.before--;
+            if (damage == 3 && i == 1)
+                trailer.before = 1;
+            memcpy(file + at, image, bytes);
+            memcpy(file + at + bytes, &trailer, sizeof trailer);
+            at += bytes + sizeof trailer;
+        }
+        write_bytes(file, at, NULL);
+        free(file);
+    }
+}
+
 /// The image with one word of its header changed; cut off; behind an executable.
 static void write_headers(const struct ir *ir)
 {
@@ -65,6 +93,7 @@ static void write_headers(const struct ir *ir)
     write_bytes(image, bytes - 64, NULL);
     write_bytes(image, bytes, &(struct plan_trailer){.plan_offset = 1, .plan_bytes = bytes, .magic = PLAN_MAGIC});
     write_bytes(image, bytes, &(struct plan_trailer){.plan_offset = bytes, .plan_bytes = 3, .magic = PLAN_MAGIC});
+    write_chain(image, bytes);
     free(image);
 }
 
