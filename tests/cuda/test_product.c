@@ -58,7 +58,7 @@ static double noise_of(uint32_t seed, uint32_t token, uint32_t expert)
         uint32_t word = mixed(x + i * MOE_NOISE_STEP);
         sum += (word & 0xffff) + (word >> 16);
     }
-    return ((double)sum - 65535.0 * MOE_NOISE_WORDS) * MOE_NOISE_FACTOR(1.0);
+    return ((double)sum - 65535.0 * (double)MOE_NOISE_WORDS) * MOE_NOISE_FACTOR(1.0);
 }
 
 static void scores_of(const struct family *f, const struct inputs *in, int64_t token, double *score)

@@ -578,12 +578,13 @@ static void emit_plan(struct generator *g, bool careful)
         uint32_t row = ADD(plan, plan_part);
         *ROW(plan, plan_part, row) = (struct plan_part){p, p + 1, g->parts, BOUND / g->parts, NONE};
     }
+    for (int r = 0; r < g->ranks; r++)
+        ADD(plan, plan_rank);
     emit_exchanges(g);
     size_buffers(g, careful);
     emit_buffers(g);
     emit_streams(g);
     for (int r = 0; r < g->ranks; r++) {
-        ADD(plan, plan_rank);
         uint32_t row = ADD(plan, plan_program);
         *ROW(plan, plan_program, row) = (struct plan_program){
             .rank = (uint32_t)r, .streams = {0, (uint32_t)g->stream_count}, .arena_bytes = g->arena_bytes};
