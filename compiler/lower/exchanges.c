@@ -229,6 +229,10 @@ static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uin
         e.name = ir_str(l->plan, context_printf(l->context, "%s%s[%s]", stage, infix, cell_text(l, cell)));
         e.part = l->first_part + cell / l->waves;
         e.wave = cell % l->waves;
+        struct sched_share share = wave_share(l->schedule, e.wave);
+        e.wave_begin = share.begin;
+        e.wave_end = share.end;
+        e.wave_total = share.total;
         if (kind == EXCHANGE_DISPATCH && e.wave > 0)
             e.earlier = exchange_of(l, path, layer, cell - 1, kind);
         e.base = bases[kind] == EXCHANGE_KINDS ? NONE : rows[bases[kind]];

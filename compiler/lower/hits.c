@@ -16,7 +16,9 @@ static double hit_from(const struct hits *h, uint32_t d, uint32_t wave)
 {
     const struct lowering *l = h->l;
     struct rows held = ROW(l->plan, plan_rank, d)->owned;
-    int64_t first = slots_wave_begin(l->plan, d, wave, l->waves), end = slots_wave_begin(l->plan, d, wave + 1, l->waves);
+    struct sched_share share = wave_share(l->schedule, wave);
+    int64_t first = slots_wave_begin(l->plan, d, share.begin, share.total),
+            end = slots_wave_begin(l->plan, d, share.end, share.total);
     double hit = 0;
     for (int64_t i = first; i < end; i++)
         h->by_home[ROW(l->plan, plan_owner, held.first + i)->home] += h->shares[held.first + i];

@@ -90,17 +90,20 @@ static void launch(struct writer *w, uint32_t kernel, double cost)
     w->draft->by_experts = w->experts;
 }
 
-/// Does the buffer hold a value between stages, row by row?
-static bool is_value(const struct lowering *l, uint32_t buffer)
+/// Does the buffer hold a row for each token: a value between stages, or the sum of a token's replies so far?
+static bool has_token_rows(const struct lowering *l, uint32_t buffer)
 {
-    return buffer < l->arena_count && l->families[buffer / l->cells / l->layers].path == NONE;
+    if (buffer >= l->arena_count)
+        return false;
+    const struct family *family = &l->families[buffer / l->cells / l->layers];
+    return family->path == NONE || (!l->paths[family->path].dense && family->kind == F_SUM);
 }
 
 static void argument(struct writer *w, uint32_t buffer, enum access access)
 {
     struct draft *d = w->draft;
     bool caller = buffer == w->l->arena_count || buffer == w->l->arena_count + 1;
-    bool piece = w->range != w->part && is_value(w->l, buffer);
+    bool piece = w->range != w->part && has_token_rows(w->l, buffer);
     d->operands[d->operand_count++] = (struct operand){buffer, access, caller || piece ? w->range : NONE, false};
     touch(w, buffer, false);
 }

@@ -236,7 +236,8 @@ static inline uint32_t exchange_of(const struct lowering *l, uint32_t path, uint
 /// Experts of a rank in a wave.
 static inline int64_t wave_experts(const struct lowering *l, uint32_t rank, uint32_t wave)
 {
-    return slots_wave_begin(l->plan, rank, wave + 1, l->waves) - slots_wave_begin(l->plan, rank, wave, l->waves);
+    struct sched_share share = wave_share(l->schedule, wave);
+    return slots_wave_begin(l->plan, rank, share.end, share.total) - slots_wave_begin(l->plan, rank, share.begin, share.total);
 }
 /// `1` or, with waves, `1,0`: what follows a name.
 const char *cell_text(const struct lowering *l, uint32_t cell);

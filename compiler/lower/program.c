@@ -4,15 +4,28 @@
 
 #include "compiler/lower/lower.h"
 
-/// Rows of every part in as many equal shares as a task works in; tasks with equally many share them. Returns how many
-/// parts and pieces there are.
+/// Do two tasks work in the same pieces?
+static bool same_pieces(const struct ir *schedule, uint32_t a, uint32_t b)
+{
+    struct rows x = ROW(schedule, sched_task, a)->shares, y = ROW(schedule, sched_task, b)->shares;
+    bool same = x.count == y.count;
+    for (uint32_t i = 0; i < x.count && same; i++) {
+        const struct sched_share *s = ROW(schedule, sched_share, x.first + i), *t = ROW(schedule, sched_share, y.first + i);
+        same = s->begin == t->begin && s->end == t->end && s->total == t->total;
+    }
+    return same;
+}
+
+/// Rows of every part in the shares that a task works in; tasks with the same share them. Returns how many parts and pieces
+/// there are.
 static uint32_t add_pieces(struct lowering *l)
 {
     uint32_t tasks = COUNT(l->schedule, sched_task), ranges = l->parts;
     l->first_piece = context_alloc(l->context, (tasks + 1) * sizeof *l->first_piece);
     for (uint32_t t = 0; t < tasks; t++) {
         uint32_t pieces = ROW(l->schedule, sched_task, t)->pieces, same = 0;
-        while (same < t && ROW(l->schedule, sched_task, same)->pieces != pieces)
+        struct rows shares = ROW(l->schedule, sched_task, t)->shares;
+        while (same < t && !same_pieces(l->schedule, same, t))
             same++;
         l->first_piece[t] = same < t ? l->first_piece[same] : ranges;
         if (pieces == 1 || same < t)
@@ -20,12 +33,12 @@ static uint32_t add_pieces(struct lowering *l)
         for (uint32_t i = 0; i < l->parts; i++)
             for (uint32_t piece = 0; piece < pieces; piece++, ranges++) {
                 struct plan_part whole = *ROW(l->plan, plan_part, l->first_part + i);
-                int64_t share = whole.end - whole.begin, begin = whole.begin * pieces + share * piece,
-                        total = whole.total * pieces;
+                const struct sched_share *share = ROW(l->schedule, sched_share, shares.first + piece);
+                int64_t size = whole.end - whole.begin, from = whole.begin * share->total, total = whole.total * share->total;
+                int64_t begin = from + size * share->begin, end = from + size * share->end;
                 uint32_t row = lower_add(l->context, l->plan, T_plan_part);
-                *ROW(l->plan, plan_part, row) =
-                    (struct plan_part){begin, begin + share, total, (l->bound * share + total - 1) / total,
-                                       l->first_part + i};
+                *ROW(l->plan, plan_part, row) = (struct plan_part){
+                    begin, end, total, (l->bound * (end - begin) + total - 1) / total, l->first_part + i};
             }
     }
     return ranges;

@@ -88,7 +88,7 @@ static void explain_loop(struct elaboration *e, struct diag *diag, node_id id, u
 {
     const struct ast_node *loop = ast_node_of(e, id), *range = ast_node_of(e, loop->slot[0]);
     bool combine = e->tasks[task].phase == phase_send && at.part == e->parts - 1 &&
-                   at.piece == e->waves - 1;
+                   at.piece / e->stages[e->tasks[task].stage].runs == e->waves - 1;
     const struct stage_info *stage = &e->stages[e->tasks[task].stage];
     combine = combine && e->tasks[stage->first_task].phase == phase_send; // no pack: what it sends was computed
     const char *effect =
@@ -134,7 +134,8 @@ static void suggest_chain(struct elaboration *e, struct diag *diag, node_id loop
         uint32_t value = ROW(e->graph, graph_use, missing->reads.first + i)->value;
         uint32_t producer = ROW(e->graph, graph_value, value)->task;
         bool waves = producer != NONE && e->stages[e->tasks[producer].stage].routed;
-        struct point there = {at.layer, at.part, waves ? at.piece : 0};
+        int64_t runs = e->stages[e->tasks[task].stage].runs, ahead = waves ? e->stages[e->tasks[producer].stage].runs : 0;
+        struct point there = {at.layer, at.part, at.piece / runs * ahead};
         const struct item *item = producer == NONE ? NULL : item_of(e, producer, there);
         if (!item || item->how != ISSUED_HERE || span_of(e, item->instance).begin < span_of(e, loop).end)
             continue;

@@ -41,7 +41,8 @@ static void name_tasks(struct elaboration *e)
         if (stage->task_count++ == 0)
             stage->first_task = t;
         stage->name = name;
-        stage->pieces = 1;
+        stage->pieces = stage->runs = 1;
+        stage->shares = equal_shares(e, 1);
         stage->routed = task->routed;
         stage->row_wise = is_row_wise(e, task);
         stage->replies = strcmp(kernel_of(e, task), "combine") == 0;
@@ -85,6 +86,16 @@ static const char *use_text(const struct elaboration *e, const struct mod_use *u
     return use->knobs.count ? context_printf(e->context, "%s)", text) : text;
 }
 
+static struct rows add_shares(const struct elaboration *e, const int64_t *shares, int64_t count, struct ir *schedule)
+{
+    struct rows rows = {COUNT(schedule, sched_share), (uint32_t)count};
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t row = NEW_ROW(e->context, schedule, sched_share);
+        *ROW(schedule, sched_share, row) = (struct sched_share){shares[i], shares[i + 1], shares[count]};
+    }
+    return rows;
+}
+
 static void add_info(const struct elaboration *e, const struct mod_use *use, int64_t bound, struct ir *schedule)
 {
     NEW_ROW(e->context, schedule, sched_info);
@@ -99,14 +110,17 @@ static void add_info(const struct elaboration *e, const struct mod_use *use, int
     for (uint32_t t = 0; t < e->task_count; t++) {
         uint32_t row = NEW_ROW(e->context, schedule, sched_task);
         const struct stage_info *stage = &e->stages[e->tasks[t].stage];
-        ROW(schedule, sched_task, row)->pieces = stage->routed && !stage->chunked ? 1 : (uint32_t)stage->pieces;
+        struct rows shares = add_shares(e, stage->shares, stage->runs, schedule);
+        *ROW(schedule, sched_task, row) = (struct sched_task){.pieces = (uint32_t)stage->runs, .shares = shares};
     }
+    struct rows wave_shares = add_shares(e, e->wave_shares, e->waves, schedule);
     *ROW(schedule, sched_info, 0) = (struct sched_info){.name = name,
                                                         .layers = (uint32_t)e->layers,
                                                         .group = (uint32_t)e->group,
                                                         .bound = bound,
                                                         .parts = {0, (uint32_t)e->parts},
                                                         .waves = (uint32_t)e->waves,
+                                                        .wave_shares = wave_shares,
                                                         .file = e->file,
                                                         .node = e->source->node};
 }
@@ -155,8 +169,7 @@ bool elaborate(struct context *context, const struct program_text *program, cons
         .group = 1,
         .waves = 1,
     };
-    e.shares = context_alloc(context, 2 * sizeof *e.shares);
-    e.shares[1] = 1;
+    e.shares = e.wave_shares = equal_shares(&e, 1);
     context_ir_init(context, schedule, &schedule_ir);
     name_tasks(&e);
     list_stages(&e);

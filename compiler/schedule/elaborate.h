@@ -23,11 +23,12 @@ struct split_info { // one `split ... into count as name`, in the order of the t
     enum split_kind kind;
     node_id node;
     int64_t count;
-    uint32_t stage; // SPLIT_STAGE: whose rows
+    uint32_t stage;  // SPLIT_STAGE: whose rows
+    int64_t *shares; // [count + 1]: part p takes [shares[p], shares[p + 1]) of shares[count]
 };
 
-/// Which instance of a stage: a layer of the group (`split layers`), a part of the tokens, and of the part a piece: a wave
-/// of experts where the stage handles routed rows, a run of its rows (`split STAGE`, or the pieces of a fill) elsewhere.
+/// Which instance of a stage: a layer of the group (`split layers`), a part of the tokens, and of the part a piece: of each
+/// wave of experts, where the stage handles routed rows, each run of its rows (`split STAGE`, or the pieces of a fill).
 struct point {
     int64_t layer, part, piece; // piece ALL_PIECES: each of them
 };
@@ -40,9 +41,10 @@ struct stage_info {
     bool routed;                     // handles routed rows: has an instance per wave of experts
     bool row_wise;                   // a row of its result needs that row of its arguments alone
     bool replies;                    // a combine: its replies can go in chunks, each for a run of tokens
-    bool chunked;                    // they do
-    int64_t pieces;                  // of a part: waves, or what a split or a fill of the stage says; 1
-    node_id cut;                     // that split or fill; 0: none
+    int64_t runs;                    // of its rows of a part: what a split or a fill of the stage says; 1
+    int64_t *shares;                 // [runs + 1]
+    int64_t pieces;                  // of a part: runs of every wave
+    node_id cut;                     // the split or fill that says runs; 0: none
 };
 
 struct binding {
@@ -136,6 +138,7 @@ struct elaboration {
     int64_t parts;
     int64_t *shares;   // [parts + 1]: part p takes [shares[p], shares[p + 1]) of shares[parts]
     int64_t waves;     // of experts
+    int64_t *wave_shares;
     int64_t layers;    // of the step
     int64_t group;     // consecutive layers that the text orders together
     str_id pipelined;  // the variable of the pipelined loop; 0: none
@@ -175,6 +178,8 @@ static inline bool is_placed_phase(uint32_t phase)
 {
     return phase == phase_pack || phase == phase_merge;
 }
+/// [count + 1] shares, all equal.
+int64_t *equal_shares(struct elaboration *e, int64_t count);
 /// The innermost loop around a place of the text; 0: none.
 node_id loop_around(const struct elaboration *e, struct span place);
 /// False: the same was said for that cause (a loop, a stream) already.

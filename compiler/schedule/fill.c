@@ -64,7 +64,11 @@ static double cost_of(const struct elaboration *e, const struct rates *rates, co
 {
     const struct graph_task *task = ROW(e->graph, graph_task, instance->task);
     double share = (double)(e->shares[instance->part + 1] - e->shares[instance->part]) / (double)e->shares[e->parts];
-    double rows = (double)bound * share / (double)e->stages[e->tasks[instance->task].stage].pieces;
+    const struct stage_info *stage = &e->stages[e->tasks[instance->task].stage];
+    int64_t run = stage->shares[instance->piece + 1] - stage->shares[instance->piece];
+    double rows = (double)bound * share * (double)run / (double)stage->shares[stage->runs];
+    if (stage->routed)
+        rows *= (double)(e->wave_shares[instance->wave + 1] - e->wave_shares[instance->wave]) / (double)e->wave_shares[e->waves];
     if (task->phase == phase_recv)
         return rates->latency_ns;
     if (task->phase == phase_send)
@@ -232,6 +236,10 @@ static struct ir *write_draft(struct placement *p)
     for (uint32_t i = 0; i < COUNT(real, sched_part); i++) {
         uint32_t row = NEW_ROW(p->e->context, draft, sched_part);
         *ROW(draft, sched_part, row) = *ROW(real, sched_part, i);
+    }
+    for (uint32_t i = 0; i < COUNT(real, sched_share); i++) {
+        uint32_t row = NEW_ROW(p->e->context, draft, sched_share);
+        *ROW(draft, sched_share, row) = *ROW(real, sched_share, i);
     }
     for (uint32_t i = 0; i < COUNT(real, sched_task); i++) {
         uint32_t row = NEW_ROW(p->e->context, draft, sched_task);

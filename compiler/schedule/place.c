@@ -127,16 +127,16 @@ static bool reads_value(const struct ir *graph, uint32_t task, uint32_t value)
 struct rows pieces_read(const struct placement *p, uint32_t reader, uint32_t piece, uint32_t producer)
 {
     const struct task_info *from = &p->e->tasks[producer], *to = &p->e->tasks[reader];
-    bool chunks = p->e->stages[from->stage].chunked || p->e->stages[to->stage].chunked;
+    uint32_t runs = runs_of(p, producer), wave = piece / runs_of(p, reader);
     if (from->stage == to->stage)
         return (struct rows){piece, 1};
-    if (!p->e->stages[from->stage].routed || chunks)
+    if (!p->e->stages[from->stage].routed)
         return (struct rows){0, pieces_of(p, producer)};
     if (!p->e->stages[to->stage].routed)
-        return (struct rows){pieces_of(p, producer) - 1, 1};
+        return (struct rows){pieces_of(p, producer) - runs, runs};
     if (from->phase == phase_recv)
-        return (struct rows){0, piece + 1};
-    return (struct rows){piece, 1};
+        return (struct rows){0, (wave + 1) * runs};
+    return (struct rows){wave * runs, runs};
 }
 
 /// The first placed instance of `task`, for a part, that reads what a piece of `producer` wrote.
@@ -160,8 +160,8 @@ static uint32_t first_reader(struct placement *p, uint32_t layer, uint32_t task,
     const struct ir *graph = p->e->graph;
     const struct graph_info *info = ROW(graph, graph_info, 0);
     const struct graph_task *row = ROW(graph, graph_task, task);
-    bool next = is_chained(p, task) && piece + 1 < pieces_of(p, task);
-    uint32_t first = next ? *spot_at(p, layer, task, part, piece + 1) : 0;
+    bool next = is_chained(p, task) && piece + runs_of(p, task) < pieces_of(p, task);
+    uint32_t first = next ? *spot_at(p, layer, task, part, piece + runs_of(p, task)) : 0;
     for (uint32_t w = 0; w < row->writes.count; w++) {
         uint32_t value = ROW(graph, graph_use, row->writes.first + w)->value;
         for (uint32_t t = 0; t < p->e->task_count; t++) {
@@ -177,7 +177,8 @@ static uint32_t first_reader(struct placement *p, uint32_t layer, uint32_t task,
 static uint32_t last_producer(struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
 {
     const struct graph_task *row = ROW(p->e->graph, graph_task, task);
-    uint32_t last = is_chained(p, task) && piece ? *spot_at(p, layer, task, part, piece - 1) : 0;
+    bool before = is_chained(p, task) && piece >= runs_of(p, task);
+    uint32_t last = before ? *spot_at(p, layer, task, part, piece - runs_of(p, task)) : 0;
     for (uint32_t r = 0; r < row->reads.count; r++) {
         uint32_t producer = producer_of(p, row, r);
         struct rows read = producer == NONE ? (struct rows){0, 0} : pieces_read(p, task, piece, producer);
@@ -286,9 +287,10 @@ static void place_automatic(struct placement *p)
     for (uint32_t layer = p->layers; layer-- > 0;)
         for (uint32_t t = tasks; t-- > 0;)
             for (uint32_t i = 0; i < p->parts * pieces_of(p, t); i++) {
-                uint32_t piece = i % pieces_of(p, t); // of what follows itself, the last wave finds its reader first
-                place_unplaced(p, layer, t, i / pieces_of(p, t),
-                               is_chained(p, t) ? pieces_of(p, t) - 1 - piece : piece);
+                uint32_t piece = i % pieces_of(p, t), runs = runs_of(p, t);
+                if (is_chained(p, t)) // of what follows itself, the last wave finds its reader first
+                    piece = pieces_of(p, t) - runs - piece / runs * runs + piece % runs;
+                place_unplaced(p, layer, t, i / pieces_of(p, t), piece);
             }
 }
 

@@ -37,12 +37,16 @@ static inline uint32_t pieces_of(const struct placement *p, uint32_t task)
     return (uint32_t)p->e->stages[p->e->tasks[task].stage].pieces;
 }
 
+static inline uint32_t runs_of(const struct placement *p, uint32_t task)
+{
+    return (uint32_t)p->e->stages[p->e->tasks[task].stage].runs;
+}
+
 /// Waves of these follow one another: a `pack` must know which rows are there already, a `merge` adds to the sum so far.
 static inline bool is_chained(const struct placement *p, uint32_t task)
 {
     const struct task_info *info = &p->e->tasks[task];
-    const struct stage_info *stage = &p->e->stages[info->stage];
-    return stage->routed && !stage->chunked && is_placed_phase(info->phase);
+    return p->e->stages[info->stage].routed && is_placed_phase(info->phase);
 }
 
 /// The pieces of `producer` that one piece of a reader waits for. Rows stay where they arrived, so an expert reads what all

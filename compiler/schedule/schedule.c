@@ -51,6 +51,18 @@ static uint32_t waves_of(const struct ir *graph, const struct sched_info *info, 
     return ROW(graph, graph_task, task)->routed ? info->waves : 1;
 }
 
+static bool check_shares(const struct ir *schedule, struct rows shares, uint32_t count, char *error, size_t size)
+{
+    int64_t end = 0;
+    for (uint32_t i = 0; i < shares.count; i++) {
+        const struct sched_share *share = ROW(schedule, sched_share, shares.first + i);
+        if (share->begin != end || share->end <= end || (i + 1 == shares.count && share->end != share->total))
+            return fails(error, size, "shares do not follow each other", shares.first + i);
+        end = share->end;
+    }
+    return shares.count == count || fails(error, size, "there is not one share for each", shares.first);
+}
+
 /// Every task of every layer, part, wave (of routed tasks) and piece exactly once.
 static bool check_instances(const struct ir *graph, const struct ir *schedule, const struct sched_info *info,
                             char *error, size_t size)
@@ -102,6 +114,11 @@ bool schedule_check(const struct ir *graph, const struct ir *schedule, char *err
     const struct sched_info *info = ROW(schedule, sched_info, 0);
     if (!info->group || info->layers % info->group)
         return fails(error, size, "the layers are no whole groups", info->layers);
+    if (!check_shares(schedule, info->wave_shares, info->waves, error, size))
+        return false;
+    for (uint32_t t = 0; t < COUNT(schedule, sched_task); t++)
+        if (!check_shares(schedule, ROW(schedule, sched_task, t)->shares, ROW(schedule, sched_task, t)->pieces, error, size))
+            return false;
     if (!check_parts(schedule, info, error, size) || !check_streams(schedule, error, size) ||
         !check_instances(graph, schedule, info, error, size))
         return false;

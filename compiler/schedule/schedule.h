@@ -9,6 +9,25 @@
 
 extern const struct ir_type schedule_ir;
 
+/// Pieces of a task's rows; one where the schedule (of a prediction's own) says nothing.
+static inline uint32_t piece_count(const struct ir *schedule, uint32_t task)
+{
+    return task < COUNT(schedule, sched_task) ? ROW(schedule, sched_task, task)->pieces : 1;
+}
+
+static inline struct sched_share piece_share(const struct ir *schedule, uint32_t task, uint32_t piece)
+{
+    struct rows shares = task < COUNT(schedule, sched_task) ? ROW(schedule, sched_task, task)->shares : (struct rows){0, 0};
+    return shares.count ? *ROW(schedule, sched_share, shares.first + piece) : (struct sched_share){0, 1, 1};
+}
+
+/// The experts of a wave.
+static inline struct sched_share wave_share(const struct ir *schedule, uint32_t wave)
+{
+    struct rows shares = ROW(schedule, sched_info, 0)->wave_shares;
+    return shares.count ? *ROW(schedule, sched_share, shares.first + wave) : (struct sched_share){0, 1, 1};
+}
+
 /// A prediction of draft schedules, for `fill` (compiler/simulate supplies it): the ns that each instance takes, of a receive
 /// those between the end of its own rank's send and its last message. Returns the step's ns; NAN: it cannot end.
 struct forecast {

@@ -104,7 +104,7 @@ static bool split_count(struct elaboration *e, const struct ast_node *split, str
 }
 
 /// `{ ratio: [1, 2, 2, 1] }`: one positive share a part.
-static bool read_ratio(struct elaboration *e, node_id list, const struct split_info *info)
+static bool read_ratio(struct elaboration *e, node_id list, struct split_info *info)
 {
     const struct ast_node *node = ast_node_of(e, list);
     if (node->kind != NODE_LIST) {
@@ -127,11 +127,11 @@ static bool read_ratio(struct elaboration *e, node_id list, const struct split_i
             struct diag *diag = elaboration_error(e, E0206, ast_node_of(e, id)->span,
                                                   "a share is from 1 to %d, not %lld", SHARES_MAX, (long long)share);
             if (share == 0)
-                diag_help(e->context, diag, "a part without tokens is no part: split into one less");
+                diag_help(e->context, diag, "a part that gets nothing is no part: split into one less");
             return false;
         }
         if (parts < info->count)
-            e->shares[parts + 1] = e->shares[parts] + share;
+            info->shares[parts + 1] = info->shares[parts] + share;
         parts++;
     }
     if (parts != info->count) {
@@ -141,26 +141,38 @@ static bool read_ratio(struct elaboration *e, node_id list, const struct split_i
         diag_label_at(e->context, diag, split_span(e, info), "split into %lld", (long long)info->count);
         return false;
     }
-    if (e->shares[parts] > SHARES_MAX)
+    if (info->shares[parts] > SHARES_MAX)
         elaboration_error(e, E0206, node->span, "the shares add up to %lld, at most %d are possible",
-                          (long long)e->shares[parts], SHARES_MAX);
-    return e->shares[parts] <= SHARES_MAX;
+                          (long long)info->shares[parts], SHARES_MAX);
+    return info->shares[parts] <= SHARES_MAX;
 }
 
-static bool split_tokens(struct elaboration *e, const struct ast_node *split, const struct split_info *info)
+int64_t *equal_shares(struct elaboration *e, int64_t count)
 {
-    e->parts = info->count;
-    e->shares = context_alloc(e->context, ((size_t)info->count + 1) * sizeof *e->shares);
-    for (int64_t i = 0; i <= info->count; i++)
-        e->shares[i] = split->slot[2] ? 0 : i;
+    int64_t *shares = context_alloc(e->context, ((size_t)count + 1) * sizeof *shares);
+    for (int64_t i = 0; i <= count; i++)
+        shares[i] = i;
+    return shares;
+}
+
+/// Layers are taken one by one: each is as large as any other.
+static bool refuse_ratio(struct elaboration *e, const struct ast_node *split, node_id ratio)
+{
+    struct diag *diag = elaboration_error(e, E0313, ast_node_of(e, ratio)->span, "layers cannot be split by a ratio");
+    diag_label_at(e->context, diag, ast_node_of(e, split->slot[0])->span, "groups of consecutive layers, one of each index");
+    diag_help(e->context, diag, "leave the ratio out; unequal parts are those of tokens, experts or a stage's rows");
+    return false;
+}
+
+static bool read_shares(struct elaboration *e, const struct ast_node *split, struct split_info *info)
+{
+    info->shares = equal_shares(e, info->count);
     EACH_NODE(e->ast, id, split->slot[2] ? ast_node_of(e, split->slot[2])->slot[0] : 0)
     {
+        if (info->kind == SPLIT_LAYERS)
+            return refuse_ratio(e, split, split->slot[2]);
         if (!read_ratio(e, ast_node_of(e, id)->slot[0], info))
             return false;
-    }
-    if (e->shares[info->count] == 0) { // an empty record
-        for (int64_t i = 0; i <= info->count; i++)
-            e->shares[i] = i;
     }
     return true;
 }
@@ -183,18 +195,9 @@ static bool split_layers(struct elaboration *e, const struct split_info *info)
     return false;
 }
 
-static bool no_chunks_of_waves(struct elaboration *e, struct span span)
-{
-    struct diag *diag = elaboration_error(e, E0901, span, "chunks of the replies of waves are not built yet");
-    diag_help(e->context, diag, "split the experts or the combine, not both");
-    return false;
-}
-
 /// Replies in chunks: few, as each has its header in every slot.
-static bool may_chunk(struct elaboration *e, const struct ast_node *split, const struct split_info *info)
+static bool may_chunk(struct elaboration *e, const struct split_info *info)
 {
-    if (find_split(e, SPLIT_EXPERTS, NONE))
-        return no_chunks_of_waves(e, split->span);
     if (info->count <= MOE_MAX_CHUNKS)
         return true;
     struct diag *diag = elaboration_error(e, E0206, split_span(e, info), "a combine cannot be split into %lld chunks",
@@ -203,18 +206,22 @@ static bool may_chunk(struct elaboration *e, const struct ast_node *split, const
     return false;
 }
 
-static bool split_experts(struct elaboration *e, node_id id, const struct split_info *info)
+static void split_experts(struct elaboration *e, const struct split_info *info)
 {
-    for (uint32_t s = 0; s < e->stage_count; s++)
-        if (e->stages[s].replies && e->stages[s].cut)
-            return no_chunks_of_waves(e, ast_node_of(e, id)->span);
     e->waves = info->count;
+    e->wave_shares = info->shares;
     for (uint32_t s = 0; s < e->stage_count; s++)
-        if (e->stages[s].routed) {
-            e->stages[s].pieces = info->count;
-            e->stages[s].cut = id;
-        }
-    return true;
+        if (e->stages[s].routed)
+            e->stages[s].pieces = e->waves * e->stages[s].runs;
+}
+
+static void split_rows(struct elaboration *e, uint32_t number, int64_t *shares, int64_t runs, node_id cut)
+{
+    struct stage_info *stage = &e->stages[number];
+    stage->runs = runs;
+    stage->shares = shares;
+    stage->pieces = runs * (stage->routed ? e->waves : 1);
+    stage->cut = cut;
 }
 
 static bool may_cut(struct elaboration *e, struct span span, uint32_t stage)
@@ -236,24 +243,20 @@ void declare_split(struct elaboration *e, node_id id)
     struct split_info info = {.node = id, .stage = NONE};
     if (!split_what(e, split, &info) || !split_once(e, id, &info) || !split_count(e, split, &info))
         return;
-    if (split->slot[2] && info.kind != SPLIT_TOKENS && ast_node_of(e, split->slot[2])->slot[0]) {
-        struct diag *diag = elaboration_error(e, E0901, ast_node_of(e, split->slot[2])->span,
-                                              "unequal parts of anything but tokens are not built yet");
-        diag_help(e->context, diag, "leave the ratio out");
+    if (!read_shares(e, split, &info))
         return;
+    if (info.kind == SPLIT_TOKENS) {
+        e->parts = info.count;
+        e->shares = info.shares;
     }
-    if (info.kind == SPLIT_TOKENS && !split_tokens(e, split, &info))
-        return;
     if (info.kind == SPLIT_LAYERS && !split_layers(e, &info))
         return;
-    if (info.kind == SPLIT_EXPERTS && !split_experts(e, id, &info))
-        return;
+    if (info.kind == SPLIT_EXPERTS)
+        split_experts(e, &info);
     if (info.kind == SPLIT_STAGE) {
-        if (e->stages[info.stage].replies ? !may_chunk(e, split, &info) : !may_cut(e, split->span, info.stage))
+        if (e->stages[info.stage].replies ? !may_chunk(e, &info) : !may_cut(e, split->span, info.stage))
             return;
-        e->stages[info.stage].chunked = e->stages[info.stage].replies && info.count > 1;
-        e->stages[info.stage].pieces = info.count;
-        e->stages[info.stage].cut = id;
+        split_rows(e, info.stage, info.shares, info.count, id);
     }
     e->splits[e->split_count++] = info;
 }
@@ -281,15 +284,13 @@ bool cut_stage(struct elaboration *e, node_id fill, node_id record, uint32_t sta
     }
     if (pieces > 1 && !may_cut(e, place, stage))
         return false;
-    if (is_split(e, info->cut) ? pieces == 1 : !info->cut || info->pieces == pieces) {
-        if (!is_split(e, info->cut)) {
-            info->pieces = pieces;
-            info->cut = fill;
-        }
+    if (is_split(e, info->cut) ? pieces == 1 : !info->cut || info->runs == pieces) {
+        if (!is_split(e, info->cut))
+            split_rows(e, stage, equal_shares(e, pieces), pieces, fill);
         return true;
     }
     struct diag *diag = elaboration_error(e, E0206, place, "`%s` is cut into %lld pieces elsewhere", info->name,
-                                          (long long)info->pieces);
+                                          (long long)info->runs);
     diag_label(e->context, diag, "%lld pieces here", (long long)pieces);
     diag_label_at(e->context, diag, ast_node_of(e, info->cut)->span, "cut here");
     diag_help(e->context, diag, "one stage has one number of pieces, for all of its instances");
@@ -384,6 +385,7 @@ bool instance_point(struct elaboration *e, node_id id, uint32_t stage, struct po
     if (given != wanted)
         return wrong_count(e, instance, stage, wanted);
     node_id index = instance->slot[1];
+    int64_t wave = 0, run = 0;
     bool here = true;
     for (uint32_t i = 0; i < e->split_count; i++) {
         const struct split_info *split = &e->splits[i];
@@ -396,7 +398,12 @@ bool instance_point(struct elaboration *e, node_id id, uint32_t stage, struct po
             return false;
         if (value < 0 || value >= split->count)
             return out_of_range(e, instance, stage);
-        *(split->kind == SPLIT_TOKENS ? &at->part : split->kind == SPLIT_LAYERS ? &at->layer : &at->piece) = value;
+        *(split->kind == SPLIT_TOKENS    ? &at->part
+          : split->kind == SPLIT_LAYERS  ? &at->layer
+          : split->kind == SPLIT_EXPERTS ? &wave
+                                         : &run) = value;
+        if (split->kind == SPLIT_EXPERTS || split->kind == SPLIT_STAGE)
+            at->piece = wave * e->stages[stage].runs + run;
         here = here && (split->kind != SPLIT_LAYERS || value < e->group);
         index = ast_node_of(e, index)->next;
     }
@@ -412,15 +419,16 @@ const char *index_text(const struct elaboration *e, uint32_t stage, struct point
         const struct split_info *split = &e->splits[i];
         if (!concerns(e, split, stage))
             continue;
-        int64_t value = split->kind == SPLIT_TOKENS   ? at.part
-                        : split->kind == SPLIT_LAYERS ? at.layer
-                                                      : at.piece;
+        int64_t value = split->kind == SPLIT_TOKENS    ? at.part
+                        : split->kind == SPLIT_LAYERS  ? at.layer
+                        : split->kind == SPLIT_EXPERTS ? at.piece / e->stages[stage].runs
+                                                       : at.piece % e->stages[stage].runs;
         list = context_printf(e->context, "%s%s%lld", list, *list ? "," : "[", (long long)value);
     }
     if (*list)
         list = context_printf(e->context, "%s]", list);
     const struct stage_info *info = &e->stages[stage];
-    if (info->pieces > 1 && at.piece != ALL_PIECES && !is_split(e, info->cut))
+    if (info->runs > 1 && at.piece != ALL_PIECES && !is_split(e, info->cut))
         list = context_printf(e->context, "%s.%lld", list, (long long)at.piece);
     return list;
 }

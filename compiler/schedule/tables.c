@@ -19,11 +19,12 @@ static uint32_t instance_at(const struct placement *p, uint32_t layer, uint32_t 
 static void add_chain_edge(const struct placement *p, const struct spot *spot, const struct graph_task *task)
 {
     const struct ir *graph = p->e->graph;
-    if (!is_chained(p, spot->task) || spot->piece == 0)
+    uint32_t runs = runs_of(p, spot->task);
+    if (!is_chained(p, spot->task) || spot->piece < runs)
         return;
     uint32_t value = ROW(graph, graph_use, task->writes.first)->value;
     str_id name = ir_str(p->schedule, ir_text(graph, ROW(graph, graph_value, value)->name));
-    add_edge(p, instance_at(p, spot->layer, spot->task, spot->part, spot->piece - 1), spot->position, edge_data, name,
+    add_edge(p, instance_at(p, spot->layer, spot->task, spot->part, spot->piece - runs), spot->position, edge_data, name,
              0);
 }
 
@@ -197,15 +198,15 @@ static void add_instances(struct placement *p)
             continue;
         const struct task_info *task = &p->e->tasks[spot->task];
         const struct stage_info *stage = &p->e->stages[task->stage];
-        bool wave = stage->routed && !stage->chunked;
+        uint32_t runs = (uint32_t)stage->runs;
         struct point at = {spot->layer % p->e->group, spot->part, spot->piece};
         str_id label = ir_str(p->schedule, instance_label(p->e, task->stage, spot->task, at));
         uint32_t row = NEW_ROW(p->e->context, p->schedule, sched_instance);
         *ROW(p->schedule, sched_instance, row) = (struct sched_instance){.task = spot->task,
                                                                          .layer = spot->layer,
                                                                          .part = spot->part,
-                                                                         .wave = wave ? spot->piece : 0,
-                                                                         .piece = wave ? 0 : spot->piece,
+                                                                         .wave = spot->piece / runs,
+                                                                         .piece = spot->piece % runs,
                                                                          .label = label,
                                                                          .stream = spot->stream,
                                                                          .automatic = spot->automatic,

@@ -93,7 +93,7 @@ static uint32_t axis_named(const struct model *m, const char *name)
 static bool read_routing(const struct model *m, const struct mod_stage *stage, struct routing *routing)
 {
     const struct mod_stage *router = router_of(m, stage), *dispatch = dispatch_of(m, stage);
-    *routing = (struct routing){.via = NONE, .groups = 1, .group_choices = 1, .choices = 1, .experts = 1, .waves = 1};
+    *routing = (struct routing){.via = NONE, .groups = 1, .group_choices = 1, .choices = 1, .experts = 1, .wave_end = 1, .wave_total = 1};
     if (!router)
         return false;
     routing->experts = (double)ROW(m->module, mod_value, router->result)->width;
@@ -165,13 +165,16 @@ static double rows_moved(const struct formula *f, bool back)
 
 static double owned_in_wave(const struct formula *f)
 {
-    double owned = (double)f->model->kinds[f->kind].owned, wave = f->routing.wave, waves = f->routing.waves;
-    return floor(owned * (wave + 1) / waves) - floor(owned * wave / waves);
+    const struct model *m = f->model;
+    uint32_t rank = m->kinds[f->kind].first;
+    return (double)(held_before(m, rank, f->routing.wave_end, f->routing.wave_total) -
+                    held_before(m, rank, f->routing.wave_begin, f->routing.wave_total));
 }
 
 static double load_in_wave(const struct formula *f)
 {
-    return load_of_waves(f->model, f->model->kinds[f->kind].first, f->routing.wave, f->routing.wave + 1, f->routing.waves);
+    return load_of_waves(f->model, f->model->kinds[f->kind].first, f->routing.wave_begin, f->routing.wave_end,
+                         f->routing.wave_total);
 }
 
 /// (row, expert) pairs of a part: of routed rows on this kind of rank, or every expert for plain ones.
@@ -354,8 +357,15 @@ static double peak_of(const struct model *m, const struct mod_stage *stage, cons
     return f32 && !fp8 && device->peak_f32 > 0 ? device->peak_f32 : usual;
 }
 
-struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kind, double tokens, uint32_t wave,
-                              uint32_t waves)
+void routing_wave(struct routing *routing, const struct sched_share *wave)
+{
+    routing->wave_begin = (double)wave->begin;
+    routing->wave_end = (double)wave->end;
+    routing->wave_total = (double)wave->total;
+}
+
+struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kind, double tokens,
+                              const struct sched_share *wave)
 {
     const struct graph_task *row = ROW(m->graph, graph_task, task);
     const struct mod_stage *stage = stage_of(m, task);
@@ -371,10 +381,8 @@ struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kin
     const struct mod_op *op = ROW(m->module, mod_op, stage->op);
     struct formula f = {.model = m, .stage = stage, .op = op, .kind = kind, .tokens = tokens};
     read_routing(m, stage, &f.routing);
-    if (row->routed) {
-        f.routing.wave = wave;
-        f.routing.waves = waves;
-    }
+    if (row->routed && wave)
+        routing_wave(&f.routing, wave);
     bind_sizes(&f);
     for (uint32_t i = 0; i < op->phases.count && cost.compute; i++) {
         const struct mod_phase *phase = ROW(m->module, mod_phase, op->phases.first + i);

@@ -162,7 +162,7 @@ static double compute_of(const struct prediction *p, uint32_t kind)
     const struct model *m = &p->model;
     double time = 0;
     for (uint32_t t = 0; t < COUNT(m->graph, graph_task); t++) {
-        struct task_cost cost = cost_of_task(m, t, kind, (double)p->bound, 0, 1);
+        struct task_cost cost = cost_of_task(m, t, kind, (double)p->bound, NULL);
         if (cost.compute)
             time += cost_time(m, &cost, kind, 1);
     }
@@ -245,7 +245,7 @@ static double engine_bytes(const struct prediction *p, uint32_t engine)
             if (uses_engine(p, &p->events.flows[f], p->flow_axis[f], kind, engine))
                 bytes += engine == engine_net_in ? p->events.flows[f].in_bytes : p->events.flows[f].out_bytes;
         for (uint32_t t = 0; t < COUNT(p->model.graph, graph_task) && engine == engine_sm; t++)
-            bytes += cost_of_task(&p->model, t, kind, (double)p->bound, 0, 1).bytes * p->layers;
+            bytes += cost_of_task(&p->model, t, kind, (double)p->bound, NULL).bytes * p->layers;
         most = fmax(most, bytes / p->layers);
     }
     return most;

@@ -15,7 +15,8 @@ struct part_cost {              // of a task, part and kind
 
 struct making {
     struct prediction *p;
-    struct part_cost *costs;    // [kind][task][part][wave]
+    struct part_cost *costs;    // [kind][cell]
+    uint32_t *first_cell;       // by task: its cells, [part][wave][piece], and behind the last task how many there are
     struct traffic **traffic;   // by task and wave; NULL: no messages
     uint32_t tasks, parts, waves;
     uint32_t arc_capacity, flow_capacity, axis_capacity, stage_capacity;
@@ -30,8 +31,8 @@ static double tokens_of(const struct prediction *p, const struct sched_instance 
     if (ROW(p->model.graph, graph_task, instance->task)->whole)
         return instance->part || instance->piece ? 0 : (double)p->bound;
     double tokens = (double)p->bound * (double)(row->end - row->begin) / (double)row->total;
-    uint32_t pieces = instance->task < COUNT(p->schedule, sched_task) ? ROW(p->schedule, sched_task, instance->task)->pieces : 1;
-    return tokens / (pieces > 1 ? pieces : 1);
+    struct sched_share share = piece_share(p->schedule, instance->task, instance->piece);
+    return tokens * (double)(share.end - share.begin) / (double)share.total;
 }
 
 /// SMs of a stream's own; 0: it shares. On the CPU they are a thread, which the system gives cores like any other.
@@ -51,11 +52,13 @@ static double share_of(const struct prediction *p, uint32_t stream, uint32_t kin
 
 static const struct part_cost *cost_of(struct making *m, uint32_t kind, const struct sched_instance *row)
 {
-    struct part_cost *slot =
-        &m->costs[((kind * m->tasks + row->task) * m->parts + row->part) * m->waves + row->wave];
+    uint32_t pieces = piece_count(m->p->schedule, row->task);
+    size_t cell = m->first_cell[row->task] + ((size_t)row->part * m->waves + row->wave) * pieces + row->piece;
+    struct part_cost *slot = &m->costs[(size_t)kind * m->first_cell[m->tasks] + cell];
     if (slot->cost.peak <= 0) {
         double tokens = tokens_of(m->p, row);
-        slot->cost = cost_of_task(&m->p->model, row->task, kind, tokens, row->wave, m->waves);
+        struct sched_share wave = wave_share(m->p->schedule, row->wave);
+        slot->cost = cost_of_task(&m->p->model, row->task, kind, tokens, &wave);
         slot->cost.peak = fmax(slot->cost.peak, 1);
     }
     slot->work = cost_time(&m->p->model, &slot->cost, kind, share_of(m->p, row->stream, kind));
@@ -89,14 +92,15 @@ static void add_task(struct making *m, uint32_t kind, uint32_t instance)
 
 static struct spill spill_of(const struct making *m, const struct sched_instance *row)
 {
-    return spill_of_task(&m->p->model, row->task, tokens_of(m->p, row), row->wave, m->waves);
+    struct sched_share wave = wave_share(m->p->schedule, row->wave);
+    return spill_of_task(&m->p->model, row->task, tokens_of(m->p, row), &wave);
 }
 
 /// Are these the experts that work through the rounds?
 static bool works_in_rounds(const struct model *m, uint32_t task)
 {
     const struct graph_task *row = ROW(m->graph, graph_task, task);
-    return row->routed && row->phase == phase_whole;
+    return row->routed && (row->phase == phase_whole || row->phase == phase_down);
 }
 
 /// In rounds experts read their weights again, for few rows.
@@ -111,9 +115,10 @@ static void add_round_work(struct making *m, uint32_t kind, uint32_t instance)
     p->rounds += kind == 0 ? o.rounds : 0;
     p->overflowed = fmax(p->overflowed, o.share[kind]);
     double tokens = tokens_of(p, row), share = share_of(p, row->stream, kind);
-    struct task_cost all = cost_of_task(&p->model, row->task, kind, tokens, row->wave, m->waves);
-    struct task_cost base = cost_of_task(&p->model, row->task, kind, tokens * (1 - o.share[kind]), row->wave, m->waves);
-    struct task_cost round = cost_of_task(&p->model, row->task, kind, tokens * o.share[kind] / o.rounds, row->wave, m->waves);
+    struct sched_share wave = wave_share(p->schedule, row->wave);
+    struct task_cost all = cost_of_task(&p->model, row->task, kind, tokens, &wave);
+    struct task_cost base = cost_of_task(&p->model, row->task, kind, tokens * (1 - o.share[kind]), &wave);
+    struct task_cost round = cost_of_task(&p->model, row->task, kind, tokens * o.share[kind] / o.rounds, &wave);
     double whole = cost_time(&p->model, &all, kind, share);
     double factor = (cost_time(&p->model, &base, kind, share) + o.rounds * cost_time(&p->model, &round, kind, share)) / whole;
     if (whole > 0) {
@@ -162,8 +167,8 @@ static struct traffic *traffic_of(struct making *m, uint32_t task, uint32_t wave
     struct routing routing;
     if (!*slot && routing_of_task(model, task, &routing)) {
         bool relay = ROW(model->graph, graph_task, task)->phase == phase_relay;
-        routing.wave = wave;
-        routing.waves = m->waves;
+        struct sched_share share = wave_share(m->p->schedule, wave);
+        routing_wave(&routing, &share);
         *slot = traffic_make(model, &routing, relay);
         if (routing.via != NONE && !has_relay(model, task)) // rows stream through both hops while they are sent
             traffic_add(*slot, traffic_make(model, &routing, true));
@@ -198,8 +203,8 @@ static const struct traffic *arrivals(const struct making *m, const struct sched
     struct routing routing;
     routing_of_task(&m->p->model, row->task, &routing);
     routing.combine = false;
-    routing.wave = row->wave;
-    routing.waves = m->waves;
+    struct sched_share wave = wave_share(m->p->schedule, row->wave);
+    routing_wave(&routing, &wave);
     return traffic_make(&m->p->model, &routing, false);
 }
 
@@ -400,7 +405,10 @@ static struct prediction *run_model(struct model model, struct ir *schedule)
     p->flops = context_alloc(context, (all + 1) * sizeof *p->flops);
     p->peaks = context_alloc(context, (all + 1) * sizeof *p->peaks);
     m.hears = context_alloc(context, all + 1);
-    m.costs = context_alloc(context, ((size_t)model.kind_count * m.tasks * m.parts * m.waves + 1) * sizeof *m.costs);
+    m.first_cell = context_alloc(context, (m.tasks + 1) * sizeof *m.first_cell);
+    for (uint32_t t = 0; t < m.tasks; t++)
+        m.first_cell[t + 1] = m.first_cell[t] + m.parts * m.waves * piece_count(schedule, t);
+    m.costs = context_alloc(context, ((size_t)model.kind_count * m.first_cell[m.tasks] + 1) * sizeof *m.costs);
     m.traffic = context_alloc(context, ((size_t)m.tasks * m.waves + 1) * sizeof *m.traffic);
     add_tasks(&m);
     add_edges(&m);

@@ -50,7 +50,7 @@ struct model {
 /// How a dispatch and the combine that answers it route rows.
 struct routing {
     double experts, choices, groups, group_choices;
-    double wave, waves;         // waves of experts; one: not split
+    double wave_begin, wave_end, wave_total; // the wave's share of each rank's experts
     uint32_t via;               // axis of two hops; NONE: direct
     bool combine;
 };
@@ -66,10 +66,10 @@ void model_make(struct model *model, struct context *context, const struct progr
                 uint32_t pipeline, const struct ir *graph, const struct load *load);
 /// The load of each expert over the mean; their sum is their number. `choices`: of a token.
 void load_weights(struct context *context, const struct load *load, uint32_t experts, double choices, double *weights);
-/// Experts that a rank holds of the waves before `wave`.
-uint32_t held_before(const struct model *model, uint32_t rank, double wave, double waves);
-/// The load of the waves `from` to `to` of a rank's experts, in experts of the mean load.
-double load_of_waves(const struct model *model, uint32_t rank, double from, double to, double waves);
+/// Experts that a rank holds of the first `share` of `total` of every home's.
+uint32_t held_before(const struct model *model, uint32_t rank, double share, double total);
+/// The load of the share `from` to `to` of a rank's experts, in experts of the mean load.
+double load_of_waves(const struct model *model, uint32_t rank, double from, double to, double total);
 /// The chance that a token has an expert among `owned` neighbouring ones of the mean load.
 double routing_hit(const struct routing *routing, double owned);
 struct traffic *traffic_make(const struct model *model, const struct routing *routing, bool relay);
@@ -87,7 +87,7 @@ struct spill {
     double rounds;              // whole; 0: everything finds a slot
 };
 /// Of a part of `tokens` tokens and a wave.
-struct spill spill_of_task(const struct model *model, uint32_t task, double tokens, uint32_t wave, uint32_t waves);
+struct spill spill_of_task(const struct model *model, uint32_t task, double tokens, const struct sched_share *wave);
 /// Takes rows that go in rounds out of a dispatch's traffic (`dispatch`: all of it), or their replies out of a combine's.
 void spill_take(const struct spill *spill, const struct traffic *dispatch, bool combine, struct traffic *traffic,
                 uint32_t kinds, uint32_t axes);
@@ -102,13 +102,14 @@ struct task_cost {
     double peak;                // FLOP/s that its element type allows, datasheet
     bool compute, send, recv, relay; // what the task is
 };
-/// One task of the graph on a kind of rank, for a part of `tokens` tokens (and, of routed rows, a wave of experts).
-struct task_cost cost_of_task(const struct model *model, uint32_t task, uint32_t kind, double tokens, uint32_t wave,
-                              uint32_t waves);
+/// One task of the graph on a kind of rank, for a part of `tokens` tokens and, of routed rows, a wave of experts (NULL: all).
+struct task_cost cost_of_task(const struct model *model, uint32_t task, uint32_t kind, double tokens,
+                              const struct sched_share *wave);
 /// ns on a share of the device's SMs.
 double cost_time(const struct model *model, const struct task_cost *cost, uint32_t kind, double share);
 /// Bytes of all parameters of the layer, every expert's.
 double layer_weight_bytes(const struct model *model);
+void routing_wave(struct routing *routing, const struct sched_share *wave);
 bool routing_of_task(const struct model *model, uint32_t task, struct routing *routing);
 /// The dispatch whose rows it moves, computes or brings home; NULL: none.
 const struct mod_stage *dispatch_of_task(const struct model *model, uint32_t task);

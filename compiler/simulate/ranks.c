@@ -30,30 +30,30 @@ static const struct mod_owner *owner_at(const struct model *m, uint32_t number)
     return ROW(m->module, mod_owner, m->placement->owners.first + number);
 }
 
-/// Experts of a home in the waves before one.
-static double home_before(const struct model *m, uint32_t home, double wave, double waves)
+/// Experts of a home in its first `share` of `total`.
+static double home_before(const struct model *m, uint32_t home, double share, double total)
 {
     int64_t own = 0;
     for (uint32_t i = m->first_owner[home]; i < m->first_owner[home + 1]; i++)
         own += owner_at(m, i)->home == home;
-    return floor((double)own * wave / waves);
+    return floor((double)own * share / total);
 }
 
-/// Experts of a rank in the waves before one; copies are in the wave that they are in at home.
-uint32_t held_before(const struct model *m, uint32_t rank, double wave, double waves)
+/// Experts of a rank in that share; copies are in the wave that they are in at home.
+uint32_t held_before(const struct model *m, uint32_t rank, double share, double total)
 {
-    if (!m->copies || wave <= 0 || wave >= waves)
-        return (uint32_t)floor((double)m->owned_of[rank] * wave / waves);
+    if (!m->copies || share <= 0 || share >= total)
+        return (uint32_t)floor((double)m->owned_of[rank] * share / total);
     uint32_t count = 0;
     for (uint32_t i = m->first_owner[rank]; i < m->first_owner[rank + 1]; i++)
-        count += owner_at(m, i)->place < home_before(m, owner_at(m, i)->home, wave, waves);
+        count += owner_at(m, i)->place < home_before(m, owner_at(m, i)->home, share, total);
     return count;
 }
 
-double load_of_waves(const struct model *m, uint32_t rank, double from, double to, double waves)
+double load_of_waves(const struct model *m, uint32_t rank, double from, double to, double total)
 {
     const double *loads = &m->loads[m->first_owner[rank]];
-    return loads[held_before(m, rank, to, waves)] - loads[held_before(m, rank, from, waves)];
+    return loads[held_before(m, rank, to, total)] - loads[held_before(m, rank, from, total)];
 }
 
 static double load_of(const struct model *m, uint32_t rank) { return load_of_waves(m, rank, 0, 1, 1); }

@@ -25,12 +25,12 @@ static double whole(double rows) { return ceil(rows - 1e-9 * fmax(1, rows)); }
 /// As the slots are planned: the rows expected under uniform routing, times the capacity.
 static double base_rows(const struct model *m, const struct mod_stage *dispatch, const struct routing *r, double tokens, uint32_t rank)
 {
-    double wave = (double)held_before(m, rank, r->wave + 1, r->waves) - (double)held_before(m, rank, r->wave, r->waves);
-    struct routing plain = {.experts = r->experts, .choices = r->choices, .groups = 1, .waves = 1};
+    double wave = (double)held_before(m, rank, r->wave_end, r->wave_total) - (double)held_before(m, rank, r->wave_begin, r->wave_total);
+    struct routing plain = {.experts = r->experts, .choices = r->choices, .groups = 1, .wave_end = 1, .wave_total = 1};
     return fmin(tokens, whole(option(m, dispatch, "capacity", 1.25) * tokens * routing_hit(&plain, wave)));
 }
 
-struct spill spill_of_task(const struct model *m, uint32_t task, double tokens, uint32_t wave, uint32_t waves)
+struct spill spill_of_task(const struct model *m, uint32_t task, double tokens, const struct sched_share *wave)
 {
     struct spill o = {.rounds = 0};
     struct routing r;
@@ -38,8 +38,7 @@ struct spill spill_of_task(const struct model *m, uint32_t task, double tokens, 
     if (m->ranks < 2 || m->copies || tokens < 1 || !dispatch || !routing_of_task(m, task, &r) || r.via != NONE || !waits_for_slots(m, dispatch))
         return o;
     r.combine = false; // rows that come
-    r.wave = wave;
-    r.waves = waves;
+    routing_wave(&r, wave);
     for (uint32_t d = 0; d < m->kind_count; d++) {
         uint32_t rank = m->kinds[d].first;
         double rows = tokens * hit_at_rank(m, &r, rank), base = base_rows(m, dispatch, &r, tokens, rank);

@@ -35,7 +35,7 @@ static double wave_hit(const struct routing *r, double before, double load)
 /// The load of the waves before this one.
 static double load_before(const struct model *m, const struct routing *r, uint32_t rank)
 {
-    return load_of_waves(m, rank, 0, r->wave, r->waves);
+    return load_of_waves(m, rank, 0, r->wave_begin, r->wave_total);
 }
 
 /// Of the experts in some waves of a rank: by their load together, and no less than the heaviest of them has.
@@ -43,16 +43,16 @@ static double hit_of_waves(const struct model *m, const struct routing *r, uint3
 {
     const double *loads = &m->loads[m->first_owner[rank]];
     double most = 0;
-    for (uint32_t i = held_before(m, rank, from, r->waves); i < held_before(m, rank, to, r->waves); i++)
+    for (uint32_t i = held_before(m, rank, from, r->wave_total); i < held_before(m, rank, to, r->wave_total); i++)
         most = fmax(most, loads[i + 1] - loads[i]);
-    return fmax(routing_hit(r, load_of_waves(m, rank, from, to, r->waves)), fmin(1, most * r->choices / r->experts));
+    return fmax(routing_hit(r, load_of_waves(m, rank, from, to, r->wave_total)), fmin(1, most * r->choices / r->experts));
 }
 
 double hit_at_rank(const struct model *m, const struct routing *r, uint32_t rank)
 {
     if (r->combine)
-        return hit_of_waves(m, r, rank, r->wave, r->wave + 1);
-    return hit_of_waves(m, r, rank, 0, r->wave + 1) - hit_of_waves(m, r, rank, 0, r->wave);
+        return hit_of_waves(m, r, rank, r->wave_begin, r->wave_end);
+    return hit_of_waves(m, r, rank, 0, r->wave_end) - hit_of_waves(m, r, rank, 0, r->wave_begin);
 }
 
 /// The outermost axis along which two ranks differ.
@@ -113,7 +113,7 @@ static void find_hits(struct hits *h)
     const struct model *m = h->m;
     double *before = context_alloc(m->context, (h->groups + 1) * sizeof *before);
     for (uint32_t rank = 0; rank < m->ranks; rank++) {
-        double load = load_of_waves(m, rank, h->r->wave, h->r->wave + 1, h->r->waves);
+        double load = load_of_waves(m, rank, h->r->wave_begin, h->r->wave_end, h->r->wave_total);
         h->rank[rank] = hit_at_rank(m, h->r, rank);
         before[rank / h->inner] += load_before(m, h->r, rank);
         h->group[rank / h->inner] += load;
@@ -130,8 +130,8 @@ static void find_hits_of(const struct hits *h, uint32_t source, const double *sh
     double *rank_hits = h->rank + (size_t)source * m->ranks, *group_hits = h->group + (size_t)source * h->groups;
     double *before = asked + m->ranks, *group_before = asked + 2 * (size_t)m->ranks;
     for (uint32_t d = 0; d < m->ranks; d++) {
-        uint32_t first = m->first_owner[d], begin = first + held_before(m, d, h->r->wave, h->r->waves),
-                 end = first + held_before(m, d, h->r->wave + 1, h->r->waves);
+        uint32_t first = m->first_owner[d], begin = first + held_before(m, d, h->r->wave_begin, h->r->wave_total),
+                 end = first + held_before(m, d, h->r->wave_end, h->r->wave_total);
         for (uint32_t i = first; i < end; i++) {
             const struct mod_owner *o = ROW(m->module, mod_owner, m->placement->owners.first + i);
             double load = m->weights[o->expert] * shares[i];

@@ -69,6 +69,8 @@ static struct moe_bins *lay_out(const struct moe_session *session, const struct 
     b->stored_first = carve(&at, ranks, sizeof(int64_t));
     b->needed = carve(&at, ranks, sizeof(int64_t));
     b->answered = carve(&at, ranks, sizeof(int64_t));
+    b->chunk_needed = carve(&at, MOE_MAX_CHUNKS * ranks, sizeof(int64_t));
+    b->chunk_answered = carve(&at, MOE_MAX_CHUNKS * ranks, sizeof(int64_t));
     b->stored = carve(&at, rows, sizeof(int32_t));
     b->reply = carve(&at, rows, sizeof(int32_t));
     return b;
@@ -99,15 +101,44 @@ static bool carry_over(struct stream *s, const struct plan_exchange *e, const st
     return true;
 }
 
-/// Gives the needed rows of earlier waves their places among this wave's replies, in the order of their storage.
+/// Gives the needed rows of earlier waves their places among this wave's replies: chunk by chunk, in each in the order of
+/// their storage, before those that the wave stores itself.
 static void number_replies(const struct moe_session *session, const struct plan_exchange *e, struct moe_bins *b)
 {
     int32_t *reply = b->reply;
-    for (uint32_t d = 0; d < session->info->ranks && e->waves > 1; d++) {
+    uint32_t ranks = session->info->ranks;
+    for (uint32_t d = 0; d < ranks && e->waves > 1; d++) {
+        int64_t place = 0;
         b->needed[d] = 0;
+        for (size_t at = d; at < (size_t)MOE_MAX_CHUNKS * ranks; at += ranks) {
+            int64_t needed = b->chunk_needed[at], answered = b->chunk_answered[at];
+            b->chunk_needed[at] = place;
+            b->chunk_answered[at] = place + needed;
+            b->needed[d] += needed;
+            place += needed + answered;
+        }
         for (int64_t i = 0; i < b->stored_count[d]; i++, reply++)
-            *reply = *reply < 0 ? -1 : (int32_t)b->needed[d]++;
+            *reply = *reply < 0 ? -1 : (int32_t)b->chunk_needed[(size_t)*reply * ranks + d]++;
     }
+}
+
+/// Where the tokens of each chunk of the replies end; without chunks all are the first's.
+static void find_chunks(const struct stream *s, const struct plan_exchange *combine, int64_t part_first, struct moe_bins *b)
+{
+    for (uint32_t k = 0; k < MOE_MAX_CHUNKS; k++) {
+        int64_t first = part_first, count = b->head.tokens;
+        if (k < combine->chunks)
+            part_range(ROW(s->rank->session->ir, plan_part, combine[k].piece), s->rank->step->tokens, &first, &count);
+        b->chunk_end[k] = first - part_first + count;
+    }
+}
+
+/// The chunk that answers a token: the one of the token before it, or a later one.
+static uint32_t chunk_of(const struct moe_bins *b, int64_t token, uint32_t chunk)
+{
+    while (chunk + 1 < MOE_MAX_CHUNKS && token >= b->chunk_end[chunk])
+        chunk++;
+    return chunk;
 }
 
 /// One of a token's rows, as a dispatch sees it.
@@ -163,9 +194,10 @@ static bool all_fit(const struct moe_session *session, const struct plan_exchang
 
 /// Counts a group: pairs of its experts; rows that are not there yet, in slots and beyond; what earlier rows answer.
 static void count_group(const struct stream *s, const struct plan_exchange *e, const struct route_pair pairs[],
-                        const struct group *g, struct moe_bins *b)
+                        const struct group *g, uint32_t chunk, struct moe_bins *b)
 {
     const struct moe_session *session = s->rank->session;
+    size_t row = (size_t)chunk * session->info->ranks;
     bool fit = g->there || all_fit(session, e, s->rank->number, g, b->placed);
     for (int i = 0; i < g->count; i++) {
         const struct member *m = &g->members[i];
@@ -173,8 +205,11 @@ static void count_group(const struct stream *s, const struct plan_exchange *e, c
         for (int j = m->first; j < m->wave_end; j++)
             b->load[pairs[j].expert]++;
         b->pairs += m->wave_end - m->first;
-        if (g->there && needed)
-            b->reply[b->stored_first[m->rank] + *m->stored] = 0;
+        if (g->there && needed) {
+            b->reply[b->stored_first[m->rank] + *m->stored] = (int32_t)chunk;
+            b->chunk_needed[row + m->rank]++;
+        } else if (m->stored && needed && fit)
+            b->chunk_answered[row + m->rank]++;
         b->placed[m->rank] += !g->there && fit;
         b->overflow[m->rank] += !fit && needed;
     }
@@ -187,7 +222,10 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
     uint32_t ranks = session->info->ranks;
     struct route route;
     struct group g;
+    uint32_t chunk = 0;
     memset(b->load, 0, session->info->experts * sizeof *b->load);
+    for (size_t i = 0; i < (size_t)MOE_MAX_CHUNKS * ranks && e->waves > 1; i++)
+        b->chunk_needed[i] = b->chunk_answered[i] = 0;
     memset(b->placed, 0, ranks * sizeof *b->placed);
     memset(b->overflow, 0, ranks * sizeof *b->overflow);
     for (int64_t t = 0; t < b->head.tokens; t++) {
@@ -196,10 +234,11 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
                                 "rank %u: the router gave an expert that does not exist, or one twice",
                                 s->rank->number);
         int32_t *stored = e->waves > 1 ? b->stored + t * reach(session) : NULL;
+        chunk = chunk_of(b, t, chunk);
         for (int i = 0; i < route.count;) {
             i = find_group(session, e, s->rank->number, &route, i, stored, &g);
             if (g.needed)
-                count_group(s, e, route.pairs, &g, b);
+                count_group(s, e, route.pairs, &g, chunk, b);
         }
     }
     b->rank_first[0] = 0;
@@ -358,7 +397,18 @@ struct placing {
     int64_t *cursor; // [ranks] slots taken
     const void **merge;
     int64_t replies, own_pairs;
+    uint32_t chunk; // of the replies: the token's
 };
+
+/// Where the reply to a row that the wave has just stored lies.
+static int64_t answer_place(struct placing *p, const struct member *m, int64_t place)
+{
+    struct moe_bins *b = p->bins;
+    if (!m->stored)
+        return place;
+    b->answered[m->rank]++;
+    return b->chunk_answered[(size_t)p->chunk * p->stream->rank->session->info->ranks + m->rank]++;
+}
 
 /// A group whose rows all have slots, or a rank's own rows.
 static void place_slotted(struct placing *p, int64_t t, const struct route_pair pairs[], struct group *g)
@@ -379,8 +429,7 @@ static void place_slotted(struct placing *p, int64_t t, const struct route_pair 
         if (m->stored)
             *m->stored = (int32_t)(b->stored_count[m->rank] + place);
         if (m->first < m->wave_end)
-            p->merge[p->replies++] =
-                reply_at(session, to, m->rank, m->stored ? b->needed[m->rank] + b->answered[m->rank]++ : place);
+            p->merge[p->replies++] = reply_at(session, to, m->rank, answer_place(p, m, place));
     }
     if (to->e->node)
         b->node_rows[g->members[0].rank / to->e->node]++;
@@ -428,6 +477,7 @@ static void place_rows(const struct stream *s, const struct routes *r, struct mo
         int32_t *stored = to->e->waves > 1 ? b->stored + t * reach(session) : NULL;
         (void)route_token(r, t, &route);
         first[t] = p.replies;
+        p.chunk = chunk_of(b, t, p.chunk);
         for (int i = 0; i < route.count;) {
             i = find_group(session, to->e, to->me, &route, i, stored, &g);
             if (!g.needed)
@@ -456,23 +506,22 @@ static void count_stored(const struct stream *s, struct moe_bins *b, const struc
 }
 
 /// Replies in chunks: a chunk's tokens are a run of the part's, so its rows are a run of every slot's.
-static void cut_chunks(const struct stream *s, struct moe_bins *b, const struct targets *to, int64_t part_first)
+static void cut_chunks(const struct stream *s, struct moe_bins *b, const struct targets *to)
 {
     const struct moe_session *session = s->rank->session;
     uint32_t ranks = session->info->ranks;
     for (uint32_t k = 0; k < to->combine->chunks; k++) {
-        int64_t first, count;
-        part_range(ROW(session->ir, plan_part, to->combine[k].piece), s->rank->step->tokens, &first, &count);
-        first -= part_first;
-        *moe_chunk_head(b, k) = (struct moe_bins_head){
-            .tokens = count, .merge_first = b->head.merge_first + first, .merge_rows = b->head.merge_rows};
+        int64_t first = k ? b->chunk_end[k - 1] : 0;
+        *moe_chunk_head(b, k) = (struct moe_bins_head){.tokens = b->chunk_end[k] - first,
+                                                       .merge_first = b->head.merge_first + first,
+                                                       .merge_rows = b->head.merge_rows};
         for (uint32_t d = 0; d < ranks; d++) {
             if (d == s->rank->number)
                 continue;
             struct moe_message *m = (void *)(to->send + to->state->source_offset[d]);
             const int32_t *tokens = b->rank_tokens + b->rank_first[d];
             uint32_t rows = 0;
-            while (rows < m->rows && tokens[rows] < first + count)
+            while (rows < m->rows && tokens[rows] < b->chunk_end[k])
                 rows++;
             ((uint32_t *)(void *)(m + 1))[ranks + k] = rows;
         }
@@ -525,6 +574,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         .reply_state = &states[state->combine],
         .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine],
         .sums = lay_out_sums(session, in, a->p[BIN_SUMS], a->n[0])};
+    find_chunks(s, to.combine, a->n[1], b);
     if (!carry_over(s, e, earlier, b) || !count_rows(s, &routes, e, b) || !check_overflow(s, e, b)) {
         b->head.tokens = 0;
         return false;
@@ -536,7 +586,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     place_rows(s, &routes, b, &to);
     count_stored(s, b, &to);
     if (to.combine->chunks > 1)
-        cut_chunks(s, b, &to, a->n[1]);
+        cut_chunks(s, b, &to);
     for (uint32_t i = 0; i < session->info->experts; i++) {
         s->routed[i] += b->load[i];
         s->last_routed[i] += in->layer == session->layers - 1 ? b->load[i] : 0;

@@ -29,8 +29,12 @@ struct moe_bins {
     int64_t *stored_first; // [ranks] where a rank's rows of earlier waves begin in `reply`
     int64_t *needed;       // [ranks] of those stored by earlier waves, that this wave reads: they are answered first
     int64_t *answered;     // [ranks] of those that it stores itself, that it reads
+    // [chunks][ranks] how many of either kind a chunk of the combine answers, earlier waves' first; then where the next
+    // reply of a chunk's lies. Without chunks there is one.
+    int64_t *chunk_needed, *chunk_answered;
+    int64_t chunk_end[MOE_MAX_CHUNKS]; // its tokens of the part end there
     int32_t *stored;       // [tokens * ranks a token can reach] where a token's row to its n-th rank is stored, or -1
-    int32_t *reply;        // rows of earlier waves, rank by rank: the place of this wave's reply, or -1
+    int32_t *reply;        // rows of earlier waves, rank by rank: the place of this wave's reply (first its chunk), or -1
 };
 
 /// Where `bin` puts what `merge` needs of one chunk of the replies; empty before bin runs.

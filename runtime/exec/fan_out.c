@@ -148,26 +148,46 @@ static struct moe_pairs_head *lay_out(const struct fan *f, int64_t **cursor)
     return h;
 }
 
-/// The header of an answer, or one for each chunk of it: the message that came says where they are cut, and the last chunk
+/// In how many chunks a source is answered; own rows are not.
+static uint32_t chunks_for(const struct fan *f, uint32_t from)
+{
+    return from != f->stream->rank->number && f->combine->chunks > 1 ? f->combine->chunks : 1;
+}
+
+/// The rows of a slot up to the end of a chunk's tokens. The message that came says where they are cut, and the last chunk
 /// takes what is left.
-static void head_answer(const struct fan *f, uint32_t from, uint32_t rows, uint32_t pairs)
+static int64_t chunk_end(const struct fan *f, uint32_t from, uint32_t slot, uint32_t chunk, const struct source *s)
+{
+    const struct rank *rank = f->stream->rank;
+    if (chunk + 1 == chunks_for(f, from))
+        return s->count;
+    const char *arrived = (const char *)rank->bases[ROW(rank->session->ir, plan_exchange, f->slots[slot])->recv] +
+                          rank->exchanges[f->slots[slot]].target_offset[from];
+    const uint32_t *cuts =
+        (const uint32_t *)(const void *)(arrived + sizeof(struct moe_message)) + rank->session->info->ranks;
+    int64_t end = 0;
+    for (uint32_t k = 0; k <= chunk; k++) // whatever the message says, chunks follow one another
+        end = cuts[k] > end ? cuts[k] : end;
+    return end < s->count ? end : s->count;
+}
+
+static int64_t chunk_begin(const struct fan *f, uint32_t from, uint32_t slot, uint32_t chunk, const struct source *s)
+{
+    return chunk ? chunk_end(f, from, slot, chunk - 1, s) : 0;
+}
+
+/// The header of an answer, or one for each chunk of it.
+static void head_answer(const struct fan *f, uint32_t from, const uint32_t *rows, uint32_t pairs)
 {
     const struct rank *rank = f->stream->rank;
     const struct ir *ir = rank->session->ir;
-    uint32_t ranks = rank->session->info->ranks, chunks = f->combine->chunks > 1 ? f->combine->chunks : 1, done = 0;
-    const char *arrived = (const char *)rank->bases[f->e->recv] +
-                          rank->exchanges[f->slots[f->slot_count - 1]].target_offset[from];
-    const uint32_t *cuts = (const uint32_t *)(const void *)(arrived + sizeof(struct moe_message)) + ranks;
-    for (uint32_t k = 0; k < chunks; k++) {
-        uint32_t end = k + 1 == chunks || cuts[k] > rows ? rows : cuts[k] < done ? done : cuts[k];
-        *(struct moe_message *)(void *)((char *)answer_to(f, from) + k * moe_header_bytes(ranks)) =
-            (struct moe_message){.rows = end - done,
+    for (uint32_t k = 0; k < chunks_for(f, from); k++)
+        *(struct moe_message *)(void *)((char *)answer_to(f, from) + k * moe_header_bytes(rank->session->info->ranks)) =
+            (struct moe_message){.rows = rows[k],
                                  .pairs = k == 0 ? pairs : 0,
                                  .source = rank->number,
                                  .exchange = (uint32_t)(f->combine - ROW(ir, plan_exchange, 0)) + k,
                                  .step = rank->session->step_number};
-        done = end;
-    }
 }
 
 /// Pairs of one source per expert of the wave; heads the answer to it.
@@ -176,12 +196,18 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first, int
     struct rank *rank = f->stream->rank;
     const struct moe_session *session = rank->session;
     int64_t *computed = f->stream->computed + from * f->local_experts, rows = 0, pairs = 0;
+    uint32_t of_chunk[MOE_MAX_CHUNKS] = {0};
     for (uint32_t slot = 0; slot < (from == rank->number ? 1 : f->slot_count); slot++) {
         struct source s;
+        uint32_t chunk = 0;
         if (!find_source(f, from, slot, &s))
             return false;
+        int64_t end = chunk_end(f, from, slot, chunk, &s);
         for (int64_t row = 0; row < s.count; row++) {
             struct taken taken = take_pairs(f, &s, row, session->info->choices);
+            while (row >= end)
+                end = chunk_end(f, from, slot, ++chunk, &s);
+            of_chunk[chunk] += taken.count > 0;
             rows += taken.count > 0;
             pairs += taken.count;
             table_rows[s.table] += taken.count;
@@ -200,7 +226,7 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first, int
         return session_fail(rank->session, MOE_LOST, "rank %u has %lld rows of rank %u to answer by `%s`, at most %lld",
                             rank->number, (long long)rows, from, ir_text(session->ir, f->combine->name),
                             (long long)most);
-    head_answer(f, from, (uint32_t)rows, (uint32_t)pairs);
+    head_answer(f, from, of_chunk, (uint32_t)pairs);
     return true;
 }
 
@@ -242,25 +268,36 @@ static void place_row(const struct fan *f, struct moe_pairs_head *h, int64_t *cu
     h->rows++;
 }
 
-static void place_pairs(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor)
+/// The rows of one source that one chunk of the replies answers, of all slots.
+static bool place_source(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, uint32_t from, uint32_t chunk,
+                         int64_t *answered)
 {
     const struct moe_session *session = f->stream->rank->session;
-    memcpy(cursor, h->expert_first, (size_t)f->experts * sizeof *cursor);
-    for (uint32_t from = 0; from < session->info->ranks; from++) {
-        int64_t answered = 0;
-        for (uint32_t slot = 0; slot < (from == f->stream->rank->number ? 1 : f->slot_count); slot++) {
-            struct source s;
-            if (!find_source(f, from, slot, &s))
-                return;
-            const int32_t *tokens = s.own ? s.own->rank_tokens + s.own->rank_first[from] : NULL;
-            for (int64_t row = 0; row < s.count; row++) {
-                struct taken taken = take_pairs(f, &s, row, session->info->choices);
-                if (!taken.count)
-                    continue;
-                place_sum(f, h, &s, s.reply + answered++ * s.reply_stride);
-                place_row(f, h, cursor, &s, &taken, s.rows + (tokens ? tokens[row] : row) * s.stride);
-            }
+    for (uint32_t slot = 0; slot < (from == f->stream->rank->number ? 1 : f->slot_count); slot++) {
+        struct source s;
+        if (!find_source(f, from, slot, &s))
+            return false;
+        const int32_t *tokens = s.own ? s.own->rank_tokens + s.own->rank_first[from] : NULL;
+        int64_t end = chunk_end(f, from, slot, chunk, &s);
+        for (int64_t row = chunk_begin(f, from, slot, chunk, &s); row < end; row++) {
+            struct taken taken = take_pairs(f, &s, row, session->info->choices);
+            if (!taken.count)
+                continue;
+            place_sum(f, h, &s, s.reply + (*answered)++ * s.reply_stride);
+            place_row(f, h, cursor, &s, &taken, s.rows + (tokens ? tokens[row] : row) * s.stride);
         }
+    }
+    return true;
+}
+
+static void place_pairs(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor)
+{
+    memcpy(cursor, h->expert_first, (size_t)f->experts * sizeof *cursor);
+    for (uint32_t from = 0; from < f->stream->rank->session->info->ranks; from++) {
+        int64_t answered = 0;
+        for (uint32_t chunk = 0; chunk < chunks_for(f, from); chunk++)
+            if (!place_source(f, h, cursor, from, chunk, &answered))
+                return;
     }
 }
 

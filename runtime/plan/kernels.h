@@ -170,7 +170,8 @@ static inline int64_t moe_wire_code(uint32_t dtype, uint32_t block, uint32_t sca
 // local experts [w L / g, (w + 1) L / g) of every rank. A row travels with the first wave that needs it at a rank and has
 // a slot for it; its meta lists the rank's experts of that wave and later ones, and it stays in that wave's arrived slots
 // until the last wave has read it. A row that finds no slot goes through the wave's pool, for this wave's experts alone,
-// and tries again with the next wave. Every rank answers a wave's rows in the order of their storage: by wave, then place.
+// and tries again with the next wave. Every rank answers a wave's rows in the order of their storage, by wave, then place;
+// in chunks, chunk by chunk.
 // Through relays a row travels to a node with the first wave that needs it anywhere there, to all its ranks that need it
 // then or later; so a token's replies from a node in one wave all come by the relay, or all in rounds.
 
@@ -200,7 +201,8 @@ static inline int64_t moe_bins_bytes(int64_t ranks, int64_t experts, int64_t cho
     // copies of experts: which of its token's rows each is; a token may have several own rows
     int64_t several = copies ? (rows + 16) * 6 : 0;
     // waves: where each row is stored, and its reply; stored rows of each rank, and those that the wave needs
-    int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * 32 : 0;
+    // and of each chunk of the replies
+    int64_t stored = waves > 1 ? (rows + 16) * 8 + (ranks + 8) * (32 + 16 * MOE_MAX_CHUNKS) : 0;
     // head; a head per chunk; pack sources and targets; merge_first; merge_rows; rank_first and cursors; tokens by rank;
     // own pairs and where each own row's begin; loads; overflow; rows placed, by rank and node
     return 2048 + stored + several + rows * 16 + (bound + 8) * 8 + rows * 8 + (ranks + 8) * 32 + (rows + 16) * 4 +

@@ -100,18 +100,18 @@ static inline int64_t slots_token_rows(const struct ir *ir, uint32_t d)
     return !guests ? 1 : guests < choices ? 1 + guests : choices;
 }
 
-/// Experts that rank d holds of the waves before `wave`, of `waves` in all: those with a place below
-/// floor(wave * L / waves) of their home's L.
-static inline int64_t slots_wave_begin(const struct ir *ir, uint32_t d, uint32_t wave, uint32_t waves)
+/// Experts that rank d holds of the first `share` of `total` of every home's: those with a place below
+/// floor(share * L / total) of their home's L.
+static inline int64_t slots_wave_begin(const struct ir *ir, uint32_t d, int64_t share, int64_t total)
 {
     const struct plan_rank *rank = ROW(ir, plan_rank, d);
     int64_t below = 0, end = rank->owned.count;
     if (!rank->copied)
-        return end * wave / waves;
+        return end * share / total;
     while (below < end) {
         int64_t middle = (below + end) / 2;
         const struct plan_owner *o = ROW(ir, plan_owner, rank->owned.first + middle);
-        if (((int64_t)o->place + 1) * waves <= slots_own_experts(ir, o->home) * wave)
+        if (((int64_t)o->place + 1) * total <= slots_own_experts(ir, o->home) * share)
             below = middle + 1;
         else
             end = middle;
@@ -122,12 +122,12 @@ static inline int64_t slots_wave_begin(const struct ir *ir, uint32_t d, uint32_t
 /// The wave's experts of rank d: local ids [first, first + count). Any exchange of the wave tells.
 static inline int64_t slots_wave_first(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
 {
-    return slots_wave_begin(ir, d, e->wave, e->waves);
+    return slots_wave_begin(ir, d, e->wave_begin, e->wave_total);
 }
 
 static inline int64_t slots_wave_experts(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
 {
-    return slots_wave_begin(ir, d, e->wave + 1, e->waves) - slots_wave_first(ir, e, d);
+    return slots_wave_begin(ir, d, e->wave_end, e->wave_total) - slots_wave_first(ir, e, d);
 }
 
 /// Rows of one source that rank d answers in the wave of dispatch `e`, at most; pool: in one round, of all sources.

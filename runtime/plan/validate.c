@@ -217,7 +217,7 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
     int64_t meta =
         e->kind == exchange_kind_dispatch ? (int64_t)c->info->choices * (int64_t)sizeof(struct moe_row_meta) : 0;
-    if (e->chunks > MOE_MAX_CHUNKS || (e->chunks ? e->chunk >= e->chunks : e->chunk != 0) || (e->chunks && (e->pool || e->waves != 1)))
+    if (e->chunks > MOE_MAX_CHUNKS || (e->chunks ? e->chunk >= e->chunks : e->chunk != 0) || (e->chunks && e->pool))
         return check_fail(c, "plan_exchange %u: chunk %u of %u", number, e->chunk, e->chunks);
     if (e->header_bytes !=
         moe_chunked_header_bytes(c->info->ranks, e->chunks, e->kind == exchange_kind_combine))
@@ -269,6 +269,9 @@ static bool validate_wave(const struct check *c, const struct plan_variant *v, u
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
     if (!in_range(e->waves, 1, MOE_MAX_WAVES) || e->wave >= e->waves)
         return check_fail(c, "plan_exchange %u: wave %u of %u", number, e->wave, e->waves);
+    if (!in_range(e->wave_total, 1, MOE_MAX_SHARES) || e->wave_begin < 0 || e->wave_begin > e->wave_end ||
+        (e->wave == 0 && e->wave_begin) || (e->wave + 1 == e->waves ? e->wave_end != e->wave_total : e->wave_end > e->wave_total))
+        return check_fail(c, "plan_exchange %u: wave %u is no share of the experts", number, e->wave);
     if ((e->earlier != NONE) != (e->wave > 0 && e->kind == exchange_kind_dispatch && !e->pool))
         return check_fail(c, "plan_exchange %u: an earlier wave where none can be, or none where one must", number);
     if (e->earlier == NONE)
@@ -277,7 +280,8 @@ static bool validate_wave(const struct check *c, const struct plan_variant *v, u
         return check_fail(c, "plan_exchange %u: its earlier wave is not the variant's", number);
     const struct plan_exchange *before = ROW(c->ir, plan_exchange, e->earlier);
     return (before->kind == exchange_kind_dispatch && !before->pool && before->part == e->part &&
-            before->waves == e->waves && before->wave + 1 == e->wave && before->slots.count == c->info->ranks &&
+            before->waves == e->waves && before->wave + 1 == e->wave && before->wave_total == e->wave_total &&
+            before->wave_end == e->wave_begin && before->slots.count == c->info->ranks &&
             before->node == e->node && same_wires(c, before, e)) ||
            check_fail(c, "plan_exchange %u: does not carry on its earlier wave", number);
 }
@@ -316,7 +320,8 @@ static bool validate_exchange(const struct check *c, const struct plan_variant *
         return check_fail(c, "plan_exchange %u: its base is not the variant's", number);
     const struct plan_exchange *base = ROW(c->ir, plan_exchange, e->base);
     if (base->kind != exchange_kind_dispatch || base->part != e->part || base->slots.count != c->info->ranks ||
-        base->wave != e->wave || base->waves != e->waves)
+        base->wave != e->wave || base->waves != e->waves || base->wave_begin != e->wave_begin ||
+        base->wave_end != e->wave_end || base->wave_total != e->wave_total)
         return check_fail(c, "plan_exchange %u: its base is no dispatch of the same part and wave", number);
     if (combine ? base->pool != e->pool || base->node != e->node : base->pool || !same_wires(c, base, e))
         return check_fail(c, "plan_exchange %u: does not fit its base", number);

@@ -26,7 +26,7 @@ static enum arg_kind kind_of_arg(const struct walk *w, const struct plan_kernel 
     const struct role_spec *spec = &role_specs[k->role];
     uint32_t more = wave_args(w, k), count = w->instr->args.count;
     if (k->role == kernel_role_merge)
-        return i == MERGE_SUM && more ? ARG_ARENA : i < spec->most ? (enum arg_kind)spec->args[i] : ARG_NONE;
+        return i == MERGE_SUM && more ? ARG_OUT : i < spec->most ? (enum arg_kind)spec->args[i] : ARG_NONE;
     if ((k->role == kernel_role_mlp_up || k->role == kernel_role_mlp_down) && i == spec->most &&
         (k->n[7] & MLP_HAS_BIAS))
         return ARG_ANY;

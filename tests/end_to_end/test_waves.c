@@ -33,6 +33,17 @@ static const char schedules[] =
     "    for i in 0..n { route[i]; }\n"
     "    for w in 0..g { for i in 0..n { dispatch[w,i] on tx[w mod 2]; } for i in 0..n { expert[w,i]; combine[w,i]; } }\n"
     "}\n"
+    "schedule chunks(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
+    "    split tokens into n as i; split experts into g as w; split combine into 3 as k { ratio: [1, 3, 2] };\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+    "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
+    "    for i in 0..n { route[i]; for w in 0..g { dispatch[i,w]; } }\n"
+    "    for i in 0..n { for w in 0..g { expert[i,w]; for k in 0..3 { combine[i,w,2-k]; } } }\n}\n"
+    "schedule uneven_waves(n: 1..8 = 1, a: 1..9 = 1, b: 1..9 = 3) for (route, dispatch, expert, combine) {\n"
+    "    split tokens into n as i; split experts into 3 as w { ratio: [a, b, 1] };\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+    "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
+    "    for i in 0..n { route[i]; pipelined w in 0..3 { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n"
     "schedule lagging(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
     "    split tokens into n as i; split experts into g as w; stream comp uses sm; stream more uses sm;\n"
     "    stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
@@ -156,8 +167,28 @@ static void test_neutral(void)
             expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 2});
             other.schedule = named("lagging(n: %d, g: %d)", 2, waves[g]);
             expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 2});
+            other.schedule = named("chunks(n: %d, g: %d)", 2, waves[g]);
+            expect_same(&first, &other, NULL, mixed, (moe_options){.threads = 2});
+            expect_same(&first, &other, NULL, mixed, (moe_options){.device = "sim"});
             outcome_free(&first);
         }
+}
+
+// Unequal waves: bytes of their own, whatever else differs, and those of equal ones where the shares are equal.
+static void test_uneven(void)
+{
+    struct setup s = {"bf16", NULL, "uneven_waves(a: 2, b: 5)", 22, 4, RANKS};
+    struct outcome first = run_setup(&s, mixed, (moe_options){.threads = 2});
+    CU_ASSERT_EQUAL_FATAL(first.status, MOE_OK);
+    CU_ASSERT(reference_error(&s, &first) <= 5e-3);
+    s.schedule = "uneven_waves(n: 3, a: 2, b: 5)";
+    expect_same(&first, &s, NULL, mixed, (moe_options){.device = "sim"});
+    outcome_free(&first);
+    s.schedule = "uneven_waves(a: 1, b: 1)";
+    struct outcome equal = run_setup(&s, mixed, (moe_options){.threads = 2});
+    s.schedule = "waves(g: 3)";
+    expect_same(&equal, &s, NULL, mixed, (moe_options){.threads = 2});
+    outcome_free(&equal);
 }
 
 // One wave is no wave: the bytes of `serial`.
@@ -175,7 +206,8 @@ static void test_wave_capacity(void)
     const int64_t tokens[] = {BOUND, BOUND, 17, 120};
     const char *tight[] = {"", "capacity: 0.5x", "capacity: 0.1x", "capacity: 0.1x, pool: 0.01x",
                            "capacity: 1x, pool: 4x"};
-    const char *names[] = {"waves(g: 2)", "waves(g: 4)", "backwards(g: 3)", "both(n: 2, g: 3)", "lagging(n: 2, g: 3)"};
+    const char *names[] = {"waves(g: 2)", "waves(g: 4)", "backwards(g: 3)", "both(n: 2, g: 3)", "lagging(n: 2, g: 3)",
+                           "chunks(n: 2, g: 3)", "uneven_waves(a: 2, b: 5)"};
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         struct setup s = {"bf16", "capacity: 8x", names[n], 24, 5, RANKS};
         struct outcome wide = run_setup(&s, tokens, (moe_options){.threads = 2});
@@ -274,6 +306,7 @@ void suite_waves(void)
 {
     CU_pSuite suite = CU_add_suite("waves", NULL, NULL);
     CU_add_test(suite, "threads, devices, order and further splits give the same bytes", test_neutral);
+    CU_add_test(suite, "unequal waves", test_uneven);
     CU_add_test(suite, "one wave gives the bytes of `serial`", test_one_wave);
     CU_add_test(suite, "capacity and pool change no byte", test_wave_capacity);
     CU_add_test(suite, "any experts, ranks and choices agree with the reference", test_wave_shapes);

@@ -23,7 +23,7 @@ static const struct schedule_case split_refused[] = {
     {RATIO(2, "[0.3, 0.7]") "}\n", "E0201 1:57", NULL},
     {RATIO(2, "[33%, 67%]") "}\n", "E0201 1:57", NULL},
     {"schedule s for moe { split tokens into 2 as i { shares: [1, 2] };" STREAMS BINDS "\n}\n", "E0106 1:49", NULL},
-    {"schedule s for moe { split layers into 2 as l { ratio: [1, 2] };" STREAMS BINDS "\n}\n", "E0901 1:47", NULL},
+    {"schedule s for moe { split layers into 2 as l { ratio: [1, 2] };" STREAMS BINDS "\n}\n", "E0313 1:47", NULL},
     {RATIO(2, "[1, 3]") "for i in 0..3 { route[i]; } }\n", "E0307 2:17", NULL},
     // layers
     {SHARED("split layers into 0 as l;") "}\n", "E0206 1:40", SHARED_LAYER},
@@ -68,8 +68,17 @@ static const struct schedule_case split_refused[] = {
     {SHARED("split shared into 2 as k;") "route[0]; }\n", "E0307 2:1", SHARED_LAYER},
     // chunks of a combine
     {SHARED("split combine into 9 as k;") "}\n", "E0206 1:41", SHARED_LAYER},
-    {SHARED("split combine into 2 as k; split experts into 2 as w;") "}\n", "E0901 1:49", SHARED_LAYER},
-    {SHARED("split experts into 2 as w; split combine into 2 as k;") "}\n", "E0901 1:49", SHARED_LAYER},
+    {SHARED("split combine into 2 as k { ratio: [1] };") "}\n", "E0205 1:57", SHARED_LAYER},
+    {SHARED("split shared into 2 as k { ratio: [1, 0] };") "}\n", "E0206 1:60", SHARED_LAYER},
+    {SHARED("split combine into 2 as k; split experts into 2 as w;") "route; dispatch[0]; combine[0]; }\n", "E0307 2:21",
+     SHARED_LAYER},
+    {SHARED("split experts into 2 as w; split combine into 2 as k;") "route; shared; for w in 0..2 { dispatch[w];\n"
+     "expert[w]; combine[w,0]; } combine[0,1]; sum; }\n",
+     "E0305 3:12", SHARED_LAYER},
+    {SHARED("split experts into 2 as w; split combine into 2 as k;") "route; shared; for w in 0..2 { dispatch[w]; }\n"
+     "for w in 0..2 { expert[w]; } for k in 0..2 { combine[1,k]; combine.send[0,k] -> combine.recv[0,k]; } sum;\n"
+     "order combine[1,0] before expert[0]; }\n",
+     "E0308 4:1", SHARED_LAYER},
     {SHARED("split combine into 2 as k;") "route; dispatch; expert; combine; shared; sum; }\n", "E0307 2:26",
      SHARED_LAYER},
     {SHARED("split combine into 2 as k;") "route; dispatch; expert; combine[0]; shared; sum; }\n", "E0305 2:26",
@@ -213,6 +222,12 @@ static const struct schedule_case split_accepted[] = {
     {SHARED(TOKENS(2) "split combine into 4 as k;") "for i in 0..2 { route[i]; dispatch[i]; }\n"
      "for i in 0..2 { expert[i]; pipelined k in 0..4 { combine[i,k]; } fill comp with shared[i] { pieces: 2 };\n"
      "defer sum[i]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split combine into 3 as k { ratio: [1, 4, 2] };") "route; dispatch; expert; shared;\n"
+     "for k in 0..3 { combine[k]; } sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split shared into 3 as k { ratio: [3, 1, 1] }; split sum into 2 as j { ratio: [1, 5] };") "route;\n"
+     "dispatch || shared[0]; expert; shared[2]; combine; shared[1]; sum[1]; sum[0]; }\n",
      NULL, SHARED_LAYER},
     // fill
     {SHARED("") "route; dispatch; expert; combine; sum; fill comp with shared; }\n", NULL, SHARED_LAYER},
