@@ -5,6 +5,7 @@
 #   make MODE=asan|tsan  under sanitizers (build/asan, build/tsan)
 #   make install         PREFIX=/usr/local DESTDIR=
 #   make check-long      the tests that take minutes
+#   make message-sites   calls that tell the user something which no test reaches
 #   make fuzz-cover      how much of each reader the seeds of its fuzz target reach
 #   make deps            install missing packages (root or sudo)
 
@@ -19,7 +20,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long gpu-check fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-tune bench-models bench-smoke bench-full install clean lint test-binary
+.PHONY: all deps demo check check-long gpu-check message-sites fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-tune bench-models bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -53,6 +54,7 @@ MODE_debug   := -O1 -g
 # gcc guesses at truncation wrongly in instrumented code.
 MODE_asan    := -O1 -g -Wno-format-truncation -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 MODE_tsan    := -O1 -g -Wno-format-truncation -fsanitize=thread
+MODE_cov     := -O0 -g --coverage
 # libFuzzer's coverage; built by `make fuzz-smoke` with clang.
 MODE_fuzz   := -O1 -g -Wno-format-truncation -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
     -fprofile-instr-generate -fcoverage-mapping
@@ -164,6 +166,11 @@ $(B)/fuzz-seeds: $(B)/obj/tests/fuzz/seeds.o $(RUNTIME_OBJ)
 	@$(CC) $(FLAGS) -o $@ $^ $(STATIC_LIBS)
 
 .SECONDARY: $(FUZZERS:%=$(B)/obj/tests/fuzz/fuzz_%.o) $(addprefix $(B)/obj/tests/fuzz/,fuzz.o run_plan.o seeds.o)
+message-sites:
+	@$(MAKE) --no-print-directory MODE=cov build/cov/moe-tests
+	@build/cov/moe-tests >build/cov/tests.log 2>&1 || true
+	@sh tests/message_sites.sh build/cov
+
 # How many lines of each reader its seeds reach.
 fuzz-cover: FUZZ_SECONDS = cover
 fuzz-cover fuzz-smoke:

@@ -462,6 +462,22 @@ static const struct bad_line bad_lines[] = {
     {57, "} monitor m on moe.route { export = prometheus(@host: 1); }", "E0106"},
     {57, "} monitor m on moe.@rout { interval = 1; }", "E0101"},
     {57, "} monitor m on @mo.route { interval = 1; }", "E0101"},
+    {21, "    w_router = @scaled(\"gate.{layer}\");", "E0107"},
+    {57, "} layer o(x: bf16[tokens, hidden]) -> f32[tokens, hidden] { param w: f32[experts, hidden]; "
+         "param u: bf16[experts, 2 * ffn, hidden]; param d: bf16[experts, hidden, ffn]; stage route: r = "
+         "topk(x, w, k: 1); stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); "
+         "stage combine: y = combine(yd, r); yield @y; } ", "E0203"},
+    {57, "} format q = fp8_e4m3 { block: [32, 32], scale: f32 }; layer o(x: bf16[tokens, hidden]) -> "
+         "bf16[tokens, hidden] { param w: f32[experts, hidden]; param u: q[experts, 2 * ffn, hidden]; "
+         "param d: bf16[experts, hidden, ffn]; stage route: r = topk(x, w, k: 1); stage dispatch: xd = "
+         "dispatch(x, r); stage expert: yd = swiglu(xd, u, d); stage combine: y = combine(yd, r); yield "
+         "y; } weights wo for o { w = \"w\"; u = @\"u.{expert}\"; d = \"d.{expert}\"; }", "E0601"},
+    {57, "} monitor m on moe.route { track a = @\"x\"; }", "E0201"},
+    {57, "} monitor m on moe.route { update @bias += 1; }", "E0201"},
+    {57, "} layer o(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { param w: f32[experts, hidden]; "
+         "param u: bf16[experts, 2 * ffn, hidden]; param d: bf16[experts, hidden, ffn]; stage route: r = "
+         "topk(x, w, k: 1); stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); "
+         "stage combine: y = combine(yd, r); yield y; } monitor m on moe.route { update @o.w += 1; }", "E0201"},
 };
 enum { BAD_LINES = sizeof bad_lines / sizeof *bad_lines };
 
@@ -480,6 +496,27 @@ static const struct late_line late_lines[] = {
     {15, "    stage dispatch: xd = dispatch(x, r, capacity: 0.1x, @pool: 0x);", "E0206", "serial"},
     {7, "dim ffn = 60;", "E0901", "serial"},
     {11, "    param w_router: bf16[experts, hidden];", "", "serial"},
+    {57, "} layer o(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { param w: f32[experts, hidden]; "
+         "param u: bf16[experts, 2 * ffn, hidden]; param d: bf16[experts, hidden, ffn]; stage route: r = "
+         "topk(x, w, k: 1); stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); "
+         "stage combine: y = combine(yd, r); yield y; } pipeline second { layer = o; cluster = pair; "
+         "placement = spread; target = cpu; weights = @names(safetensors(\"model\")); use serial;}", "E0601", NULL},
+    {57, "} layer o(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { param w: f32[4, hidden]; param u: "
+         "bf16[4, 2 * ffn, hidden]; param d: bf16[4, hidden, ffn]; stage route: r = topk(x, w, k: 1); "
+         "stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); stage combine: y = "
+         "combine(yd, r); yield y; } pipeline second { layer = o; cluster = pair; placement = @spread; "
+         "target = cpu; use serial;}", "E0501", NULL},
+    {57, "} layer o(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { param w: f32[experts, hidden]; "
+         "param u: bf16[experts, 2 * ffn, hidden]; param d: bf16[experts, hidden, ffn]; stage route: r = "
+         "topk(x, w, k: 1); stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); "
+         "stage combine: y = combine(yd, r); yield y; } pipeline second { layer = o; cluster = pair; "
+         "placement = spread; target = cpu; use @mine(n: 2);}", "E0311", NULL},
+    {57, "} schedule big for moe { stream c uses sm, net_out, net_in, @copy[5]; bind route, dispatch, "
+         "expert, combine to c; route; dispatch; expert; combine; } pipeline second { layer = moe; "
+         "cluster = pair; placement = spread; target = cuda(sm_90a); use big; }", "E0306", NULL},
+    {57, "} layer o(x: bf16[tokens, hidden]) -> f32[tokens, hidden] { stage a: y = widen(x); yield y; } "
+         "op widen(x: bf16[n, h]) -> f32[n, h] { uses sm; } schedule w for o { stream c uses sm; bind a to c; a; } pipeline second { layer = o; cluster = pair; "
+         "placement = spread; target = cpu; @repeat = 2; use w; }", "E0204", NULL},
 };
 enum { LATE_LINES = sizeof late_lines / sizeof *late_lines };
 

@@ -336,7 +336,7 @@ static void expect_late(const struct late_line *late)
     make_program(late->line, late->text, text, sizeof text, &line, &column);
     const char *path = write_file("program.moe", text);
     struct driver_options options = {
-        .file = path, .check_only = true, .out = stdout, .check = {.layer = -1, .schedule = late->schedule}};
+        .file = path, .check_only = true, .out = stdout, .check = {.layer = -1, .every_pipeline = true, .schedule = late->schedule}};
     context_init(&context);
     if (setjmp(context.fatal)) {
         CU_FAIL_FATAL("the compiler ended in a fatal error");
