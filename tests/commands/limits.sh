@@ -50,7 +50,7 @@ sed '/^layer hops/,/^}/s/combine(yd, r)/combine(yd, r, wire: bf16)/' "$small" >"
 expect 1 "packed.moe:[0-9]*:[0-9]*: error.E0901.*through relays in another format" "$m" check "$folder/packed.moe" --pipeline relayed
 sed 's/^schedule chunks for plain/schedule chunks for hops/; /^pipeline relayed {/,/^}/s/use .*/use chunks;/' "$small" >"$folder/cut.moe"
 expect 1 "cut.moe:[0-9]*:[0-9]*: error.E0901.*chunks through relays" "$m" check "$folder/cut.moe" --pipeline relayed
-many=$(printf 'x, %.0s' $(seq 16))
+many=$(printf 'x, %.0s' $(seq 28))
 layer guests.moe "extern stage e: y = f(${many}cost: 1us); yield y;" "stream c uses sm; bind e to c; e;"
 expect 1 "E0901.*extern stages of more than" "$m" check "$folder/guests.moe"
 expect 2 "for a CUDA target" "$m" run "$hello" --emit=ptx
