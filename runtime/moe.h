@@ -147,6 +147,7 @@ typedef struct moe_stats {
     double comm_s;                  // time in which a message to or from a rank was outstanding
     double exposed_comm;            // share of the step: communication with no compute beside it
     double idle;                    // share of the step: neither
+    double beside_experts;          // share of the time in kernels and local copies: what is no expert's product (over all ranks)
     int64_t tokens;                 // over all ranks
     int64_t dropped;                // pairs dropped by the model's own expert_capacity
     int64_t overflowed;             // rows that found no base slot

@@ -29,6 +29,7 @@ void report_add(struct report *report, double latency_s, const moe_stats *stats)
         report->latency_s[report->count++] = latency_s;
     report->exposed_comm += stats->exposed_comm;
     report->idle += stats->idle;
+    report->beside_experts += stats->beside_experts;
     report->comm_s += stats->comm_s;
     report->compute_s += stats->compute_s;
     report->last = *stats;
@@ -53,7 +54,7 @@ double report_percentile(const double *sorted, int64_t count, double q)
 
 /// What both forms of the report show.
 struct figures {
-    double p50, p90, p99, tokens_per_s, flops_per_s, bytes_per_s, exposed_comm, idle, comm_s, compute_s;
+    double p50, p90, p99, tokens_per_s, flops_per_s, bytes_per_s, exposed_comm, idle, beside_experts, comm_s, compute_s;
 };
 
 static struct figures compute_figures(struct report *report)
@@ -66,6 +67,7 @@ static struct figures compute_figures(struct report *report)
                         .p99 = report_percentile(report->latency_s, n, 0.99),
                         .exposed_comm = report->exposed_comm / steps,
                         .idle = report->idle / steps,
+                        .beside_experts = report->beside_experts / steps,
                         .comm_s = report->comm_s / steps,
                         .compute_s = report->compute_s / steps};
     if (f.p50 > 0) {
@@ -160,8 +162,9 @@ static json_t *make_json(struct report *report)
         text_or(last->cpu_level, info->cpu_level), "plan_hash", hash, "ranks", (json_int_t)info->ranks, "threads",
         (json_int_t)report->threads, "layers", (json_int_t)info->layers, "experts", (json_int_t)info->experts,
         "choices", (json_int_t)info->choices, "iters", (json_int_t)report->count, "tokens", (json_int_t)last->tokens);
-    json_t *times = json_pack("{s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "latency_s", "p50", f.p50,
-                              "p90", f.p90, "p99", f.p99, "exposed_comm", f.exposed_comm, "idle", f.idle, "comm_s",
+    json_t *times = json_pack("{s:{s:f, s:f, s:f}, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "latency_s", "p50", f.p50,
+                              "p90", f.p90, "p99", f.p99, "exposed_comm", f.exposed_comm, "idle", f.idle, "beside_experts",
+                              f.beside_experts, "comm_s",
                               f.comm_s, "compute_s", f.compute_s, "tokens_per_s", f.tokens_per_s, "flops_per_s",
                               f.flops_per_s, "bytes_per_s", f.bytes_per_s, "mfu", mfu_json(f.flops_per_s / info->peak_flops));
     json_t *counts =

@@ -12,7 +12,7 @@ struct report {
     uint32_t threads;
     double *latency_s; // one a timed step
     int64_t capacity, count;
-    double exposed_comm, idle, comm_s, compute_s; // sums over the timed steps
+    double exposed_comm, idle, beside_experts, comm_s, compute_s; // sums over the timed steps
     moe_stats last;
     moe_wire_loss dispatch_loss, combine_loss; // of the step that measured it
 };

@@ -24,12 +24,14 @@ static bool cpu_carry(const struct passage *p)
     struct stream *s = p->stream;
     if (s->rank->session->emulation)
         return emulate_carry(p);
+    int64_t from = thread_ns();
     struct span_record record = passage_record(p, cpu_now(s));
     for (uint32_t i = 0; i < 2; i++)
         if (p->piece[i].bytes)
             memcpy(p->piece[i].to, p->piece[i].from, (size_t)p->piece[i].bytes);
     event_add(&s->rank->session->ranks[p->peer].exchanges[p->exchange].arrived[s->rank->number], 1);
     record.end = cpu_now(s);
+    s->beside_ns += thread_ns() - from;
     spans_add(&s->messages, record);
     return true;
 }
@@ -107,10 +109,12 @@ static bool cpu_launch(struct stream *s, struct launch *launch, double cost)
     // what one worker would take at once is done before it would have woken; expert kernels leave streams their threads
     bool brief = launch->urgent && launch->units <= launch->grain;
     if (s->plan->own_thread || brief) {
+        int64_t from = thread_ns();
         for (int64_t at = 0; at < launch->units && !session_failed(s->rank->session); at += launch->grain) {
             launch_run(launch, at, at + launch->grain < launch->units ? at + launch->grain : launch->units, s->scratch);
             atomic_fetch_add_explicit(&s->progress, 1, memory_order_relaxed);
         }
+        atomic_fetch_add_explicit(&launch->spent, thread_ns() - from, memory_order_relaxed);
         return true;
     }
     uint64_t target = atomic_load(&launch->posted.value) + 1;

@@ -66,6 +66,14 @@ static inline int64_t clock_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/// What the calling thread has computed: on a core that others use too, less than what has passed.
+static inline int64_t thread_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 #define FUTEX_FOREVER_NS (INT64_C(1) << 62)
 
 static inline void futex_sleep(const void *word, uint32_t seen, int64_t ns)

@@ -31,6 +31,7 @@ void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch
 static bool work_on(struct launch *launch, struct worker *w)
 {
     bool worked = false, urgent = launch->urgent;
+    int64_t from = thread_ns();
     while (urgent || !atomic_load_explicit(&w->pool->urgent, memory_order_relaxed)) {
         int64_t begin = atomic_fetch_add_explicit(&launch->next, launch->grain, memory_order_acq_rel);
         if (begin >= launch->units)
@@ -48,6 +49,8 @@ static bool work_on(struct launch *launch, struct worker *w)
             break;
         }
     }
+    if (worked)
+        atomic_fetch_add_explicit(&launch->spent, thread_ns() - from, memory_order_relaxed);
     return worked;
 }
 

@@ -23,6 +23,7 @@ struct launch {
     bool urgent;             // other ranks wait for it: goes before all that is not
     _Atomic int64_t next;    // first unit nobody has taken
     _Atomic int64_t done;    // units finished
+    _Atomic int64_t spent;   // ns in its kernel, over all who ran pieces of it; whole once nobody looks at it
     struct event posted;     // counts launches of this stream that finished
     _Atomic uint32_t active; // workers may take units
     _Atomic uint32_t users;  // workers looking at it

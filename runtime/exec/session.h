@@ -102,6 +102,7 @@ struct stream {
     int64_t bytes_sent[MOE_MAX_AXES]; // by the axis they crossed
     struct loss_sums loss[LOSS_KINDS];
     double flops;
+    int64_t experts_ns, beside_ns; // in kernels of the experts' products; in all others and local copies
     double time;               // sim: its clock, ns
     _Atomic uint64_t progress; // instructions done
     bool finished;

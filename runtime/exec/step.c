@@ -216,9 +216,11 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
         int64_t share = l->units / (4 * (int64_t)session->pool.worker_count);
         l->grain = l->grain <= share ? l->grain : share > 0 ? share : 1;
     }
+    atomic_store_explicit(&l->spent, 0, memory_order_relaxed);
     s->flops += given ? 0 : count_flops(s, in, k, a);
     if (!session->device->launch(s, l, l->units ? in->cost : 0) || session_failed(session))
         return STEP_FAILED;
+    *(l->urgent ? &s->beside_ns : &s->experts_ns) += atomic_load_explicit(&l->spent, memory_order_relaxed);
     if (routes)
         give_routes(s, in, k, a);
     enum loss_kind kind;
@@ -404,6 +406,7 @@ void stream_begin_step(struct stream *s)
     memset(s->bytes_sent, 0, sizeof s->bytes_sent);
     memset(s->loss, 0, sizeof s->loss);
     s->flops = s->time = 0;
+    s->experts_ns = s->beside_ns = 0;
     s->finished = false;
     s->blocked_on = NULL;
     s->spans.count = s->messages.count = s->spans.dropped = s->messages.dropped = 0;

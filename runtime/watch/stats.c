@@ -158,6 +158,17 @@ static void add_counters(struct moe_session *session, uint32_t number)
     stats->slot_bytes = slots > stats->slot_bytes ? slots : stats->slot_bytes;
 }
 
+static double share_beside_experts(const struct moe_session *session)
+{
+    int64_t experts = 0, beside = 0;
+    for (uint32_t i = 0; i < session->info->ranks * session->streams_per_rank; i++) {
+        const struct stream *s = &session->ranks[i / session->streams_per_rank].streams[i % session->streams_per_rank];
+        experts += s->experts_ns;
+        beside += s->beside_ns;
+    }
+    return beside ? (double)beside / (double)(beside + experts) : 0;
+}
+
 void stats_compute(struct moe_session *session)
 {
     memset(session->expert_load, 0, session->info->experts * sizeof *session->expert_load);
@@ -169,6 +180,7 @@ void stats_compute(struct moe_session *session)
                                  .axes = session->info->axes.count,
                                  .dispatch_loss = total_loss(session, LOSS_DISPATCH),
                                  .combine_loss = total_loss(session, LOSS_COMBINE),
+                                 .beside_experts = share_beside_experts(session),
                                  .cpu_level = ir_text(session->ir, session->info->cpu_level)};
     for (uint32_t a = 0; a < session->stats.axes; a++)
         session->stats.axis[a].name = ir_text(session->ir, axis_at(session->ir, a)->name);

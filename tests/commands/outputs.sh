@@ -44,6 +44,7 @@ cmp -s built piped || say "the pipe got other bytes"
 # The share of the cluster's peak, as its devices state it.
 "$m" run a.moe --tokens 64 --iters 1 --stats stats.json -q || say "run --stats"
 grep -q '"mfu": *[0-9.e-]*[1-9]' stats.json || say "no mfu in --stats"
+grep -q '"beside_experts": *0\.[0-9]*[1-9]' stats.json || say "no beside_experts in --stats"
 # Links stay, the files behind them change, modes are kept.
 mkdir bin
 echo old >bin/real
