@@ -20,7 +20,7 @@ VERSION := 0.1.0
 B := $(if $(filter release,$(MODE)),build,build/$(MODE))
 
 # Everything below needs the dependencies; the targets that install them re-run make.
-.PHONY: all deps demo check check-long gpu-check message-sites fuzz-smoke fuzz-cover bench bench-overlap bench-predict bench-tune bench-models bench-smoke bench-full install clean lint test-binary
+.PHONY: all deps demo check check-long gpu-check message-sites fuzz-smoke fuzz-cover bench bench-serving bench-overlap bench-predict bench-tune bench-models bench-smoke bench-full install clean lint test-binary
 all: $(B)/moecc $(B)/libmoe.a $(B)/libmoe.so
 
 deps:
@@ -192,6 +192,17 @@ MODEL_BENCH_SRC := $(wildcard tests/bench/models/*.c)
 $(B)/moe-bench-models: $(call obj,$(MODEL_BENCH_SRC)) $(B)/obj/tests/bench/schedules/subject.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
+
+# A layer under calls whose token counts change, for SECONDS: allocations, size, spread of latencies.
+SECONDS ?= 600
+SERVING_SRC := $(wildcard tests/bench/serving/*.c) tests/bench/moecc.c tests/bench/problem.c
+$(B)/moe-bench-serving: $(call obj,$(SERVING_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+	@echo "  link  $@"
+	@$(CC) $(FLAGS) $(foreach f,malloc calloc realloc aligned_alloc mmap,-Wl,--wrap=$(f)) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
+
+bench-serving: deps
+	@$(MAKE) --no-print-directory $(B)/moe-bench-serving
+	@$(B)/moe-bench-serving $(SECONDS)
 
 bench-overlap bench-predict bench-tune bench-models: deps
 	@$(MAKE) --no-print-directory $(B)/moe-$@
