@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compiler/lower/program.h"
 #include "runtime/exec/session.h"
 #include "tests/end_to_end/harness.h"
 #include "tests/end_to_end/reference.h"
@@ -287,6 +288,65 @@ static void test_nearest(void)
     CU_ASSERT(still.bytes_sent < 4 * 3 * 2 * 128);
 }
 
+// --------------------------------------------------------------------------------------------------- what is proven
+
+/// A number of who holds what, changed by one, and the sizes that follow from copies.
+static uint32_t *held_number(struct ir *ir, uint32_t number)
+{
+    uint32_t owners = COUNT(ir, plan_owner);
+    if (number >= 5 * owners) {
+        struct plan_rank *rank = ROW(ir, plan_rank, (number - 5 * owners) / 2);
+        return number % 2 == (5 * owners) % 2 ? &rank->copied : &rank->guests;
+    }
+    struct plan_owner *o = ROW(ir, plan_owner, number / 5);
+    uint32_t *const fields[] = {&o->expert, &o->rank, &o->local, &o->home, &o->place};
+    return fields[number % 5];
+}
+
+static void test_validated(void)
+{
+    struct setup s = {line, by_rank, "replicate experts { only: [0, 1, 5, 9], copies: 3 };", NULL, NULL, NULL, NULL};
+    moe_plan *plan = compile(&s, "waves(g: 2)");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    struct ir *ir = &plan->plan.ir;
+    struct context context;
+    char error[256];
+    context_init(&context);
+    CU_ASSERT_TRUE(plan_validate(ir, 1 << 20, error, sizeof error));
+    CU_ASSERT_TRUE(program_verify(&context, ir, 0, error, sizeof error));
+    for (uint32_t n = 0; n < 5 * COUNT(ir, plan_owner) + 2 * 4; n++)
+        for (uint32_t step = 1; step < 3; step++) {
+            uint32_t *number = held_number(ir, n), saved = *number;
+            *number = step == 1 ? saved + 1 : saved - 1;
+            bool refused = !plan_validate(ir, 1 << 20, error, sizeof error);
+            CU_ASSERT_TRUE(refused);
+            if (!refused)
+                fprintf(stderr, "number %u of who holds what: %u instead of %u\n", n, *number, saved);
+            *number = saved;
+        }
+    // Own rows, of which a token may have several, need room.
+    unsigned tried = 0;
+    for (uint32_t r = 0; r < 4; r++) {
+        const struct plan_program *p = ROW(ir, plan_program, ROW(ir, plan_variant, 0)->programs.first + r);
+        for (uint32_t b = 0; b < p->extents.count; b++) {
+            const struct plan_buffer *buffer = ROW(ir, plan_buffer, ROW(ir, plan_variant, 0)->buffers.first + b);
+            struct plan_extent *x = ROW(ir, plan_extent, p->extents.first + b);
+            int64_t bytes = x->bytes;
+            if (buffer->kind != buffer_kind_arena || !strstr(ir_text(ir, buffer->name), "own"))
+                continue;
+            x->bytes -= buffer->row_bytes;
+            CU_ASSERT_FALSE(plan_validate(ir, 1 << 20, error, sizeof error));
+            CU_ASSERT_FALSE(program_verify(&context, ir, 0, error, sizeof error));
+            x->bytes = bytes;
+            tried++;
+        }
+    }
+    CU_ASSERT(tried >= 4);
+    CU_ASSERT_TRUE(plan_validate(ir, 1 << 20, error, sizeof error));
+    context_free(&context);
+    moe_plan_close(plan);
+}
+
 // --------------------------------------------------------------------------------------------------------- elsewhere
 
 /// A relay adds up what its node computed, so that copies regroup sums; still one set of bytes, and the reference's values.
@@ -365,6 +425,7 @@ void suite_copies(void)
     CU_add_test(suite, "the bytes without copies", test_same_bytes);
     CU_add_test(suite, "the bytes without copies, waves of experts", test_waves);
     CU_add_test(suite, "the nearest copy", test_nearest);
+    CU_add_test(suite, "who holds what is validated", test_validated);
     CU_add_test(suite, "two hops", test_relays);
     CU_add_test(suite, "quantised rows", test_quantised);
     CU_add_test(suite, "nothing is lost unnoticed", test_faults);
