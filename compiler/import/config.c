@@ -126,6 +126,14 @@ const char *config_word(const struct config *config, const json_t *json)
     return context_printf(context, "%.17g", json_real_value(json));
 }
 
+void config_refuse(const struct config *config, const char *name, const json_t *json, const char *expected)
+{
+    const char *word = config_word(config, json), *quote = json_is_string(json) ? "\"" : "";
+    struct diag *diag = diag_error(config->context, E0602, config_place(config, name), "`%s` is `%s%s%s`", name, quote,
+                                   word ? word : json_is_array(json) ? "[...]" : "{...}", quote);
+    diag_label(config->context, diag, "%s is expected", expected);
+}
+
 struct span config_place(const struct config *config, const char *name)
 {
     const char *dot = strrchr(name, '.'), *key = dot ? dot + 1 : name;

@@ -194,15 +194,23 @@ bool find_options(const struct config *config, const struct family *family, stru
 
 // ---- layers -----------------------------------------------------------------------------------------------------------
 
-/// An integer under one of the keys; `otherwise` where there is none.
-static int64_t integer_of(const struct config *config, const char *keys, int64_t otherwise, const char **name)
+/// A whole number under one of the keys, `otherwise` where there is none. False, with an error queued: something else.
+static bool read_integer(const struct config *config, const char *keys, int64_t otherwise, int64_t least, int64_t *number,
+                         const char **name)
 {
     struct config_value value;
-    if (!config_find(config, keys, &value) || !json_is_integer(value.json))
-        return otherwise;
+    *number = otherwise;
+    if (!config_find(config, keys, &value))
+        return true;
+    if (!json_is_integer(value.json) || json_integer_value(value.json) < least) {
+        config_refuse(config, value.name, value.json,
+                      least < 0 ? "a whole number" : context_printf(config->context, "a whole number from %lld on", (long long)least));
+        return false;
+    }
+    *number = json_integer_value(value.json);
     if (name)
         *name = value.name;
-    return json_integer_value(value.json);
+    return true;
 }
 
 static bool has_experts(const struct config *config, const struct family *family, size_t row, int64_t layer, int64_t step)
@@ -224,11 +232,13 @@ bool find_layers(const struct config *config, const struct family *family, struc
     while (*layer_table[row].module && strcmp(layer_table[row].module, family->module) != 0)
         row++;
     *layers = (struct moe_layers){0};
-    layers->total = integer_of(config, layer_table[row].total, 1, &layers->count_key);
-    int64_t first = integer_of(config, layer_table[row].first, 0, &layers->first_key);
-    int64_t last = integer_of(config, layer_table[row].last, -1, NULL);
-    int64_t step = integer_of(config, layer_table[row].step, 1, NULL);
-    if (layers->total < 1 || layers->total > MOST) {
+    int64_t first, last, step;
+    if (!read_integer(config, layer_table[row].total, 1, 1, &layers->total, &layers->count_key) ||
+        !read_integer(config, layer_table[row].first, 0, 0, &first, &layers->first_key) ||
+        !read_integer(config, layer_table[row].last, -1, -1, &last, NULL) ||
+        !read_integer(config, layer_table[row].step, 1, 0, &step, NULL))
+        return false;
+    if (layers->total > MOST) {
         const char *name = layers->count_key ? layers->count_key : "num_hidden_layers";
         struct diag *diag = diag_error(config->context, E0602, config_place(config, name), "%lld layers",
                                        (long long)layers->total);

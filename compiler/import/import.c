@@ -140,15 +140,24 @@ static bool report_needed(struct writer *w, const char *constant, const char *ke
     return false;
 }
 
-/// A number or truth value that .moe writes as the configuration does; NULL with an error queued.
-static const char *plain_word(struct writer *w, const struct config_value *value, const json_t *json)
+/// What a constant of the library takes, by the kind of its own value there.
+static bool is_wanted(uint16_t kind, const json_t *json)
 {
-    const char *word = json_is_number(json) || json_is_boolean(json) ? config_word(w->config, json) : NULL;
-    if (word)
-        return word;
-    struct diag *diag = diag_error(w->context, E0602, config_place(w->config, value->name), "`%s` is not a number",
-                                   value->name);
-    diag_label(w->context, diag, "a number is expected");
+    enum { MOST = 1 << 24 };
+    if (kind == NODE_BOOL)
+        return json_is_boolean(json);
+    if (kind == NODE_FLOAT)
+        return json_is_number(json);
+    return json_is_integer(json) && json_integer_value(json) >= 1 && json_integer_value(json) <= MOST;
+}
+
+/// A number or truth value that .moe writes as the configuration does; NULL with an error queued.
+static const char *plain_word(struct writer *w, const struct config_value *value, const json_t *json, uint16_t kind)
+{
+    if (is_wanted(kind, json))
+        return config_word(w->config, json);
+    config_refuse(w->config, value->name, json,
+                  kind == NODE_BOOL ? "`true` or `false`" : kind == NODE_FLOAT ? "a number" : "a whole number above 0");
     return NULL;
 }
 
@@ -172,11 +181,11 @@ static bool put_size(struct writer *w, node_id item)
             first_key(w->context, keys));
     } else if (json_is_array(value.json)) {
         const json_t *same = same_in_all(w, &value);
-        if (!same || !(seen = plain_word(w, &value, same)))
+        if (!same || !(seen = plain_word(w, &value, same, kind)))
             return false;
         put(w, "%s %s = %s; // hf.%s, which lists it for every layer\n", word, constant, seen, value.name);
     } else {
-        if (!(seen = plain_word(w, &value, value.json)))
+        if (!(seen = plain_word(w, &value, value.json, kind)))
             return false;
         put(w, "%s %s = hf.%s; // %s\n", word, constant, value.name, seen);
     }

@@ -29,6 +29,8 @@ bool config_open(struct context *context, const char *path, struct config *confi
 bool config_find(const struct config *config, const char *keys, struct config_value *value);
 /// The value as one word: `silu`, `true`, `2.5`; NULL for lists and objects.
 const char *config_word(const struct config *config, const json_t *json);
+/// Queues that a key holds what it cannot; `expected`: "a whole number".
+void config_refuse(const struct config *config, const char *name, const json_t *json, const char *expected);
 /// Where a key stands in the text.
 struct span config_place(const struct config *config, const char *name);
 /// The first of "a|b|c".
