@@ -50,7 +50,9 @@ bool config_open(struct context *context, const char *path, struct config *confi
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/')
         length--;
-    const char *slash = strrchr(path, '/');
+    const char *slash = strrchr(path, '/'), *end = strrchr(path, '.');
+    if (end && !strcmp(end, ".safetensors"))
+        fatal(context, EXIT_INPUT, "%.200s holds tensors: import reads their directory, or its config.json", path);
     bool folder = S_ISDIR(status.st_mode);
     *config = (struct config){.context = context};
     config->folder = folder  ? context_printf(context, "%.*s", (int)length, path)
