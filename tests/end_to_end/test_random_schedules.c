@@ -1,5 +1,5 @@
 // Random schedules, larger than what can be explored exhaustively: micro-batches in any order that their data allows, on any
-// streams. What the compiler accepts runs on the simulated device, where everything takes random times, and on threads, and
+// streams, with stages in unequal pieces, replies in chunks, experts' phases apart. What the compiler accepts runs on the simulated device, where everything takes random times, and on threads, and
 // gives the bytes of `serial`. MOE_RANDOM_SCHEDULES says how many are drawn, MOE_RANDOM_FIRST where the numbers begin.
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -9,9 +9,14 @@
 #include "compiler/driver.h"
 #include "tests/end_to_end/harness.h"
 
-enum { RANKS = 4, BOUND = 160, FIRST = 20, WIDTH = 32, AT_ONCE = 60, JITTERS = 3, STAGES = 6, PARTS = 6 };
-enum { ROUTE, DISPATCH, EXPERT, COMBINE, SHARED, MERGE };
-static const char *const stages[STAGES] = {"route", "dispatch", "expert", "combine", "shared", "merge"};
+enum { RANKS = 4, BOUND = 160, FIRST = 20, WIDTH = 32, AT_ONCE = 60, JITTERS = 3, STAGES = 7, PARTS = 6, PIECES = 4 };
+enum { ROUTE, DISPATCH, UP, EXPERT, COMBINE, SHARED, MERGE };
+static const char *const stages[STAGES] = {"route", "dispatch", "expert.up", "expert", "combine", "shared", "merge"};
+
+struct cut { // of a layer's stages
+    uint32_t pieces[STAGES]; // 1: whole
+    bool phases;             // the expert's stand apart
+};
 
 struct random {
     uint64_t state;
@@ -33,7 +38,18 @@ static bool ready(bool issued[STAGES][PARTS], uint32_t stage, uint32_t part)
     return stage == ROUTE || stage == SHARED || issued[stage - 1][part];
 }
 
-static void write_order(struct random *r, uint32_t parts, FILE *out)
+/// One instance, or all pieces of it from either end.
+static void write_instance(struct random *r, const struct cut *cut, uint32_t stage, uint32_t part, FILE *out)
+{
+    uint32_t pieces = cut->pieces[stage], backwards = draw(r, 2);
+    const char *name = stage == EXPERT && cut->phases ? "expert.down" : stages[stage];
+    for (uint32_t k = 0; k < pieces && pieces > 1; k++)
+        fprintf(out, "    %s[%u, %u];\n", name, part, backwards ? pieces - 1 - k : k);
+    if (pieces == 1 && (stage != UP || cut->phases))
+        fprintf(out, "    %s[%u];\n", name, part);
+}
+
+static void write_order(struct random *r, const struct cut *cut, uint32_t parts, FILE *out)
 {
     bool issued[STAGES][PARTS] = {{false}};
     for (uint32_t left = STAGES * parts; left > 0;) {
@@ -42,7 +58,7 @@ static void write_order(struct random *r, uint32_t parts, FILE *out)
             continue;
         issued[stage][part] = true;
         left--;
-        fprintf(out, "    %s[%u];\n", stages[stage], part);
+        write_instance(r, cut, stage, part, out);
     }
 }
 
@@ -56,19 +72,43 @@ static void write_messages(struct random *r, const char *stage, uint32_t streams
         fprintf(out, "    bind %s to m%u%s;\n", stage, draw(r, streams), lent);
 }
 
+static void write_ratio(struct random *r, uint32_t parts, FILE *out)
+{
+    for (uint32_t p = 0; draw(r, 3) == 0 && p == 0;) {
+        fprintf(out, " { ratio: [");
+        for (; p < parts; p++)
+            fprintf(out, "%s%u", p ? ", " : "", 1 + draw(r, 3));
+        fprintf(out, "] }");
+    }
+    fprintf(out, ";\n");
+}
+
+/// Every third schedule cuts a stage, some two.
+static struct cut write_cuts(struct random *r, FILE *out)
+{
+    static const uint32_t cuttable[] = {COMBINE, SHARED, MERGE};
+    struct cut cut = {.phases = draw(r, 3) == 0};
+    for (uint32_t stage = 0; stage < STAGES; stage++)
+        cut.pieces[stage] = 1;
+    for (uint32_t i = 0; i < sizeof cuttable / sizeof *cuttable; i++) {
+        uint32_t stage = cuttable[i], pieces = draw(r, 4) ? 1 : 2 + draw(r, PIECES - 1);
+        cut.pieces[stage] = pieces;
+        if (pieces == 1)
+            continue;
+        fprintf(out, "    split %s into %u as k%u", stages[stage], pieces, stage);
+        write_ratio(r, pieces, out);
+    }
+    return cut;
+}
+
 static void write_schedule(uint64_t number, FILE *out)
 {
     struct random r = {number * 0x9e3779b97f4a7c15u + 1};
     uint32_t parts = 2 + draw(&r, PARTS - 1), computes = 1 + draw(&r, 2), streams = 1 + draw(&r, 3);
     fprintf(out, "schedule s%llu for (route, dispatch, expert, combine, shared, merge) {\n    split tokens into %u as i",
             (unsigned long long)number, parts);
-    for (uint32_t p = 0; draw(&r, 3) == 0 && p == 0;) {
-        fprintf(out, " { ratio: [");
-        for (; p < parts; p++)
-            fprintf(out, "%s%u", p ? ", " : "", 1 + draw(&r, 3));
-        fprintf(out, "] }");
-    }
-    fprintf(out, ";\n");
+    write_ratio(&r, parts, out);
+    struct cut cut = write_cuts(&r, out);
     for (uint32_t s = 0; s < computes; s++)
         fprintf(out, "    stream c%u uses sm;\n", s);
     for (uint32_t s = 0; s < streams; s++)
@@ -76,9 +116,11 @@ static void write_schedule(uint64_t number, FILE *out)
     for (uint32_t stage = 0; stage < STAGES; stage++)
         if (stage == DISPATCH || stage == COMBINE)
             write_messages(&r, stages[stage], streams, out);
-        else
+        else if (stage != UP)
             fprintf(out, "    bind %s to c%u;\n", stages[stage], draw(&r, computes));
-    write_order(&r, parts, out);
+    if (cut.phases)
+        fprintf(out, "    bind expert.up to c%u;\n", draw(&r, computes));
+    write_order(&r, &cut, parts, out);
     fprintf(out, "}\n");
 }
 
