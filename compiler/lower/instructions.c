@@ -90,13 +90,14 @@ static void launch(struct writer *w, uint32_t kernel, double cost)
     w->draft->by_experts = w->experts;
 }
 
-/// Does the buffer hold a row for each token: a value between stages, or the sum of a token's replies so far?
+/// Does the buffer hold a row for each token: a value between stages, its route, or the sum of its replies so far?
 static bool has_token_rows(const struct lowering *l, uint32_t buffer)
 {
     if (buffer >= l->arena_count)
         return false;
     const struct family *family = &l->families[buffer / l->cells / l->layers];
-    return family->path == NONE || (!l->paths[family->path].dense && family->kind == F_SUM);
+    bool of_token = family->kind == F_SUM || family->kind == F_IDS || family->kind == F_WEIGHTS;
+    return family->path == NONE || (!l->paths[family->path].dense && of_token);
 }
 
 static void argument(struct writer *w, uint32_t buffer, enum access access)

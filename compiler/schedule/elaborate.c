@@ -12,12 +12,13 @@ static const char *kernel_of(const struct elaboration *e, const struct graph_tas
     return stage->op == NONE ? "" : ir_text(e->module, ROW(e->module, mod_op, stage->op)->kernel);
 }
 
-/// An expert on plain rows, or a row operator: a row of the result needs that row of the arguments alone, and the kernels
-/// take a range of rows.
+/// A router, an expert on plain rows, or a row operator: a row of the result needs that row of the arguments alone, and the
+/// kernels take a range of rows.
 static bool is_row_wise(const struct elaboration *e, const struct graph_task *task)
 {
     const char *kernel = kernel_of(e, task);
-    if (strcmp(kernel, "grouped_mlp") && strcmp(kernel, "plain_mlp") && row_operator(kernel) == kernel_role_words_count)
+    if (strcmp(kernel, "route") && strcmp(kernel, "grouped_mlp") && strcmp(kernel, "plain_mlp") &&
+        row_operator(kernel) == kernel_role_words_count)
         return false;
     for (uint32_t i = 0; i < task->reads.count; i++)
         if (ROW(e->graph, graph_value, ROW(e->graph, graph_use, task->reads.first + i)->value)->kind !=
@@ -46,6 +47,7 @@ static void name_tasks(struct elaboration *e)
         stage->routed = task->routed;
         stage->row_wise = is_row_wise(e, task);
         stage->replies = strcmp(kernel_of(e, task), "combine") == 0;
+        stage->external = *kernel_of(e, task) == '\0';
         e->tasks[t].label = task->phase == phase_whole ? name : context_printf(e->context, "%s.%s", name, phase);
         e->tasks[t].stage = task->module_stage;
         e->tasks[t].phase = task->phase;

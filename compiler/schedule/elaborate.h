@@ -40,6 +40,7 @@ struct stage_info {
     bool named;                      // the schedule binds or issues it, or lists it: it must issue it
     bool routed;                     // handles routed rows: has an instance per wave of experts
     bool row_wise;                   // a row of its result needs that row of its arguments alone
+    bool external;                   // the embedding program's function
     bool replies;                    // a combine: its replies can go in chunks, each for a run of tokens
     int64_t runs;                    // of its rows of a part: what a split or a fill of the stage says; 1
     int64_t *shares;                 // [runs + 1]

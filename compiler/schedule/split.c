@@ -230,9 +230,15 @@ static bool may_cut(struct elaboration *e, struct span span, uint32_t stage)
         return true;
     const char *name = e->stages[stage].name;
     bool alone = e->stages[stage].task_count == 1;
+    if (e->stages[stage].external) {
+        struct diag *diag = elaboration_error(e, E0313, span, "`%s` is given all rows of a part at once", name);
+        diag_note(e->context, diag, "an `extern stage` is a function of its own: a row may depend on the others, as in attention");
+        diag_help(e->context, diag, "split the tokens");
+        return false;
+    }
     struct diag *diag =
         elaboration_error(e, E0901, span, "the rows of `%s` in pieces are not built yet", name);
-    diag_help(e->context, diag, alone ? "an expert on plain rows and `add` can be cut; routed rows are split by tokens"
+    diag_help(e->context, diag, alone ? "routers, experts on plain rows and `add` can be cut; routed rows are split by tokens"
                                       : "split the tokens: each part sends its own messages");
     return false;
 }

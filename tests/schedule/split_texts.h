@@ -9,6 +9,10 @@
 #define SHARED(splits) "schedule s for moe { " splits STREAMS ALL_BINDS "\n"
 #define TOKENS(n) "split tokens into " #n " as i;"
 #define PAIR "split layers into 2 as l;"
+#define EXTERN_LAYER                                                                               \
+    PARAMS "    extern stage attn: xa = attention(x, cost: 1us);\n"                                \
+           "    stage route: r = topk(xa, w_router, k: 2);\n    stage dispatch: xd = dispatch(xa, r);\n" \
+           "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
 #define RATIO(n, list) "schedule s for moe { split tokens into " #n " as i { ratio: " list " };" STREAMS BINDS "\n"
 
 static const struct schedule_case split_refused[] = {
@@ -54,7 +58,10 @@ static const struct schedule_case split_refused[] = {
     {SHARED("split shared into 257 as k;") "}\n", "E0206 1:40", SHARED_LAYER},
     {SHARED("split shared into 2 as k; split shared into 2 as j;") "}\n", "E0102 1:48", SHARED_LAYER},
     {SHARED("split share into 2 as k;") "}\n", "E0101 1:28", SHARED_LAYER},
-    {SHARED("split route into 2 as k;") "}\n", "E0901 1:22", SHARED_LAYER},
+    {SHARED("split route into 2 as k;") "route; }\n", "E0307 2:1", SHARED_LAYER},
+    {SHARED("split route into 2 as k;") "route[0]; dispatch; expert; combine; shared; sum; route[1]; }\n", "E0308 2:51",
+     SHARED_LAYER},
+    {"schedule s for moe { split attn into 2 as k;" STREAMS BINDS " bind attn to comp;\n}\n", "E0313 1:22", EXTERN_LAYER},
     {SHARED("split dispatch into 2 as k;") "}\n", "E0901 1:22", SHARED_LAYER},
     {SHARED("split expert into 2 as k;") "}\n", "E0901 1:22", SHARED_LAYER},
     {SHARED("split shared into 2 as k;") "route; dispatch; expert; combine; shared; sum; }\n", "E0307 2:35",
@@ -100,7 +107,6 @@ static const struct schedule_case split_refused[] = {
     {SHARED(TOKENS(2)) "for i in 0..2 { fill comp with shared[i] { pieces: 300 }; } }\n", "E0206 2:52", SHARED_LAYER},
     {SHARED(TOKENS(2)) "fill comp with shared[0] { pieces: 2 }; fill comp with shared[1] { pieces: 3 }; }\n",
      "E0206 2:76", SHARED_LAYER},
-    {SHARED("") "fill comp with route { pieces: 2 }; }\n", "E0901 2:32", SHARED_LAYER},
     {SHARED("") "fill comp with expert { pieces: 2 }; }\n", "E0901 2:33", SHARED_LAYER},
     {SHARED("") "fill comp with dispatch; }\n", "E0309 2:16", SHARED_LAYER},
     {SHARED("") "fill comp with shred; }\n", "E0101 2:16", SHARED_LAYER},
@@ -197,6 +203,12 @@ static const struct schedule_case split_accepted[] = {
     {"schedule s for moe { split shared into 2 as k; stream other uses sm;" STREAMS
      " bind route, expert, sum to comp; bind shared to other; bind dispatch to tx; bind combine to rx;\n"
      "route; dispatch; shared[0] on comp; expert || shared[1]; combine; sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split route into 3 as k { ratio: [1, 2, 2] };") "route[2]; route[0]; shared; route[1]; dispatch; expert;\n"
+     "combine; sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED(TOKENS(2)) "for i in 0..2 { fill comp with route[i] { pieces: 2 }; dispatch[i]; expert[i]; combine[i]; }\n"
+                       "for i in 0..2 { shared[i]; sum[i]; } }\n",
      NULL, SHARED_LAYER},
     // chunks of a combine
     {SHARED("split combine into 2 as k;") "route; dispatch; expert; combine[0]; combine[1]; shared; sum; }\n", NULL,
