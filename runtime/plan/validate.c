@@ -302,6 +302,10 @@ static bool validate_relays(const struct check *c, const struct plan_variant *v,
         if (wire->row_bytes - slots_entry_bytes(e) < wire->data_bytes)
             return check_fail(c, "plan_exchange %u: records without marks", number);
     }
+    // A relay gets replies as they lie in the slots of their sender, and adds them up.
+    for (uint32_t i = 0; i < e->wires.count && combine; i++)
+        if (ROW(c->ir, plan_wire, e->wires.first + i)->row_bytes != slots_largest_record(c->ir, e))
+            return check_fail(c, "plan_exchange %u: relays replies of several sizes", number);
     return true;
 }
 
@@ -401,6 +405,24 @@ static bool validate_variant(const struct check *c, uint32_t number)
     return true;
 }
 
+/// A variant for a layer alone knows no other one.
+static bool validate_single(const struct check *c, const struct plan_variant *v)
+{
+    for (uint32_t i = v->buffers.first; i < v->buffers.first + v->buffers.count; i++)
+        if (ROW(c->ir, plan_buffer, i)->kind == buffer_kind_param && ROW(c->ir, plan_buffer, i)->layer)
+            return check_fail(c, "plan_buffer %u: of layer %u in a step of one", i, ROW(c->ir, plan_buffer, i)->layer);
+    for (uint32_t p = v->programs.first; p < v->programs.first + v->programs.count; p++) {
+        struct rows streams = ROW(c->ir, plan_program, p)->streams;
+        for (uint32_t s = streams.first; s < streams.first + streams.count; s++) {
+            struct rows instrs = ROW(c->ir, plan_stream, s)->instrs;
+            for (uint32_t i = instrs.first; i < instrs.first + instrs.count; i++)
+                if (ROW(c->ir, plan_instr, i)->layer)
+                    return check_fail(c, "plan_instr %u: of layer %u in a step of one", i, ROW(c->ir, plan_instr, i)->layer);
+        }
+    }
+    return true;
+}
+
 bool plan_validate(const struct ir *ir, size_t code_bytes, char *error, size_t size)
 {
     struct check c = {.ir = ir, .code_bytes = code_bytes, .error = error, .size = size};
@@ -418,5 +440,10 @@ bool plan_validate(const struct ir *ir, size_t code_bytes, char *error, size_t s
     for (uint32_t i = 0; i < COUNT(ir, plan_variant); i++)
         if (!validate_variant(&c, i))
             return false;
+    for (uint32_t i = 0; i < COUNT(ir, plan_choice); i++) {
+        const struct plan_choice *choice = ROW(ir, plan_choice, i);
+        if (choice->single && !validate_single(&c, ROW(ir, plan_variant, choice->variant)))
+            return false;
+    }
     return true;
 }

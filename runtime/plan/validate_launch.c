@@ -428,7 +428,7 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
         if (arg_at(w, --at)->buffer != ROW(ir, plan_exchange, earlier)->recv)
             return instr_fail(w, "its slots are not those of the earlier waves");
     if (!holds_rows(w, FAN_A, pairs, k->n[0]) || !holds_stride(w, FAN_OWN, bound * slots_token_rows(ir, me)) ||
-        (staged && !holds_stride(w, FAN_STAGE, rows)) || !holds_rows(w, FAN_X, bound, 1))
+        (staged && !holds_stride(w, FAN_STAGE, rows)) || !holds_rows(w, FAN_X, bound, stride_of(w, FAN_X)))
         return instr_fail(w, "A or the own rows are too small");
     return true;
 }
@@ -443,7 +443,8 @@ static int64_t side_bytes(const int64_t *n, int64_t dtype)
 static bool check_copy_rows(const struct usage *u, const int64_t *n)
 {
     uint32_t tables = u->control == CONTROL_PAIRS ? TABLES_END : TABLES_PACK_END;
-    return in_range(n[0], 0, MOE_MAX_WIDTH) && in_range(n[1], 0, dtype_words_count - 1) &&
+    return u->control != CONTROL_SUMS && // no table of sources and targets
+           in_range(n[0], 0, MOE_MAX_WIDTH) && in_range(n[1], 0, dtype_words_count - 1) &&
            in_range(n[2], 0, dtype_words_count - 1) && in_range(n[3], 0, MOE_MAX_WIDTH) &&
            in_range(n[4], 0, scale_type_words_count - 1) && in_range(n[5], 0, tables - 1) &&
            side_bytes(n, n[1]) <= u->src_bytes[n[5]] && side_bytes(n, n[2]) <= u->dst_bytes[n[5]];

@@ -561,6 +561,29 @@ static void test_hostile(void)
     ir_free(&ir);
 }
 
+/// A variant for a layer alone has no other layer's instructions: the session has room for one.
+static void test_layer_alone(void)
+{
+    struct small s = shapes[1];
+    struct ir ir;
+    small_plan(&ir, &s);
+    ROW(&ir, plan_info, 0)->layers = 2;
+    *ROW(&ir, plan_choice, ADD(&ir, plan_choice)) = (struct plan_choice){.single = 1, .last_tokens = s.bound};
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        void *image = NULL;
+        size_t bytes;
+        char error[256] = "";
+        struct plan plan;
+        ROW(&ir, plan_instr, 0)->layer = layer;
+        CU_ASSERT_FATAL(plan_write(&ir, "\xc3", 1, &image, &bytes));
+        CU_ASSERT_EQUAL(plan_open(&plan, image, bytes, true, error, sizeof error), layer == 0);
+        CU_ASSERT_STRING_EQUAL(error, layer ? "plan_instr 0: of layer 1 in a step of one" : "");
+        plan_close(&plan);
+        free(image);
+    }
+    ir_free(&ir);
+}
+
 static void test_options(void)
 {
     struct small s = shapes[1];
@@ -582,6 +605,7 @@ void suite_runtime(void)
     CU_add_test(suite, "a carrier's plans by CPU level", test_levels_of_a_carrier);
     CU_add_test(suite, "damaged plans", test_damage);
     CU_add_test(suite, "hostile plans", test_hostile);
+    CU_add_test(suite, "a layer alone", test_layer_alone);
     CU_add_test(suite, "dispatch and combine on threads", test_cpu);
     CU_add_test(suite, "dispatch and combine on the simulator", test_sim);
     CU_add_test(suite, "simulated time", test_sim_time);
