@@ -2,6 +2,7 @@
 // end is examined before its results count.
 #include <string.h>
 
+#include "runtime/exec/control.h"
 #include "runtime/open.h"
 
 static moe_status bad_input(struct moe_session *session, moe_status status)
@@ -89,6 +90,12 @@ static const struct plan_variant *choose_variant(const struct moe_session *sessi
     return ROW(session->ir, plan_variant, ROW(session->ir, plan_choice, i)->variant);
 }
 
+/// What control buffers begin with: heads, in bins also one for each chunk.
+enum { CONTROL_HEADS = 2048 };
+_Static_assert((sizeof(struct moe_bins) + 63) / 64 * 64 + MOE_MAX_CHUNKS * sizeof(struct moe_bins_head) <= CONTROL_HEADS &&
+                   sizeof(struct moe_pairs_head) <= CONTROL_HEADS,
+               "all pointers to rows lie in heads");
+
 /// Control data of the last step held pointers into it; cleared, it means "no rows".
 static void clear_controls(struct rank *rank)
 {
@@ -99,7 +106,7 @@ static void clear_controls(struct rank *rank)
         const struct plan_buffer *b = ROW(session->ir, plan_buffer, v->buffers.first + i);
         int64_t bytes = ROW(session->ir, plan_extent, p->extents.first + i)->bytes;
         if (b->kind == buffer_kind_arena && b->dtype == dtype_none)
-            memset(rank->bases[v->buffers.first + i], 0, (size_t)(bytes < 256 ? bytes : 256));
+            memset(rank->bases[v->buffers.first + i], 0, (size_t)(bytes < CONTROL_HEADS ? bytes : CONTROL_HEADS));
     }
 }
 

@@ -44,6 +44,7 @@
     S(library)    \
     S(clusters)   \
     S(copies)     \
+    S(edited)     \
     S(links)      \
     S(random_schedules) \
     S(races)      \

@@ -47,7 +47,8 @@ static struct moe_bins *lay_out(const struct moe_session *session, const struct 
     struct moe_bins *b = control;
     char *at = (char *)control + (sizeof *b + 63) / 64 * 64;
     *b = (struct moe_bins){.head.tokens = tokens, .exchange = (uint32_t)(e - ROW(session->ir, plan_exchange, 0))};
-    (void)carve(&at, MOE_MAX_CHUNKS, sizeof(struct moe_bins_head)); // moe_chunk_head
+    memset(carve(&at, MOE_MAX_CHUNKS, sizeof(struct moe_bins_head)), 0,
+           MOE_MAX_CHUNKS * sizeof(struct moe_bins_head)); // moe_chunk_head: those of another bin point elsewhere
     b->head.pack[0].src = carve(&at, rows, sizeof(void *));
     b->head.pack[0].dst = carve(&at, rows, sizeof(void *));
     b->head.merge_first = carve(&at, tokens + 1, sizeof(int64_t));
@@ -192,8 +193,9 @@ static bool all_fit(const struct moe_session *session, const struct plan_exchang
     return true;
 }
 
-/// Counts a group: pairs of its experts; rows that are not there yet, in slots and beyond; what earlier rows answer.
-static void count_group(const struct stream *s, const struct plan_exchange *e, const struct route_pair pairs[],
+/// Counts a group: pairs of its experts; rows that are not there yet, in slots and beyond; what earlier rows answer. False:
+/// what an earlier wave has stored is not what these routes say.
+static bool count_group(const struct stream *s, const struct plan_exchange *e, const struct route_pair pairs[],
                         const struct group *g, uint32_t chunk, struct moe_bins *b)
 {
     const struct moe_session *session = s->rank->session;
@@ -206,13 +208,17 @@ static void count_group(const struct stream *s, const struct plan_exchange *e, c
             b->load[pairs[j].expert]++;
         b->pairs += m->wave_end - m->first;
         if (g->there && needed) {
-            b->reply[b->stored_first[m->rank] + *m->stored] = (int32_t)chunk;
+            int32_t *reply = b->reply + b->stored_first[m->rank] + *m->stored;
+            if (*m->stored < 0 || *m->stored >= b->stored_count[m->rank] || *reply >= 0)
+                return false;
+            *reply = (int32_t)chunk;
             b->chunk_needed[row + m->rank]++;
         } else if (m->stored && needed && fit)
             b->chunk_answered[row + m->rank]++;
         b->placed[m->rank] += !g->there && fit;
         b->overflow[m->rank] += !fit && needed;
     }
+    return true;
 }
 
 /// First pass: rows per rank that are not there yet (as a prefix sum), how many of them overflow, pairs per expert.
@@ -237,8 +243,10 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
         chunk = chunk_of(b, t, chunk);
         for (int i = 0; i < route.count;) {
             i = find_group(session, e, s->rank->number, &route, i, stored, &g);
-            if (g.needed)
-                count_group(s, e, route.pairs, &g, chunk, b);
+            if (g.needed && !count_group(s, e, route.pairs, &g, chunk, b))
+                return session_fail(s->rank->session, MOE_LOST,
+                                    "rank %u: the routes of `%s` are not those of the wave before it", s->rank->number,
+                                    ir_text(session->ir, e->name));
         }
     }
     b->rank_first[0] = 0;
@@ -603,8 +611,9 @@ static bool is_granted(const struct moe_bins *b, const struct route_row *row, ui
     return !b->rank_pairs || (row->first <= first && first < row->end);
 }
 
-/// The rows of this source for rank d that round `s->round` grants: records, header, pack entries.
-static void place_grant(const struct stream *s, const struct routes *r, const struct moe_bins *b,
+/// The rows of this source for rank d that round `s->round` grants: records, header, pack entries. False: the routes are no
+/// longer those that `bin` saw, or another one has moved the pool's blocks.
+static bool place_grant(const struct stream *s, const struct routes *r, const struct moe_bins *b,
                         const struct plan_exchange *e, uint32_t d, char *slot, struct moe_row_table *tables,
                         const char *x, int64_t x_bytes)
 {
@@ -620,12 +629,16 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
     struct route route;
     uint32_t wire = slots_wire_number(session->ir, e, s->rank->number, d);
     int64_t row_bytes = ROW(session->ir, plan_wire, e->wires.first + wire)->row_bytes;
+    if (!rank_holds(s->rank, e->send, slot + e->header_bytes, g.count * row_bytes))
+        return false;
     for (int64_t i = 0; i < g.count; i++) {
         int64_t t = tokens[g.first + i];
         int row = 0;
-        (void)route_token(r, t, &route);
-        while (row + 1 < route.count && !is_granted(b, &route.rows[row], d, tokens + g.first + i))
+        bool good = route_token(r, t, &route);
+        while (row < route.count && !is_granted(b, &route.rows[row], d, tokens + g.first + i))
             row++;
+        if (!good || row == route.count)
+            return false;
         int from = route.rows[row].first, end = route.rows[row].end;
         wave_run(session, e, route.pairs, d, &from, &end);
         char *record = slot + e->header_bytes + i * row_bytes;
@@ -633,6 +646,7 @@ static void place_grant(const struct stream *s, const struct routes *r, const st
         m->pairs += (uint32_t)(end - from);
         add_table_row(&tables[wire], tables[wire].rows, x + t * x_bytes, record);
     }
+    return true;
 }
 
 bool builtin_bin_round(struct stream *s, const struct moe_kargs *a)
@@ -661,9 +675,11 @@ bool builtin_bin_round(struct stream *s, const struct moe_kargs *a)
                 grant_of(base->ahead[d], base->mine[d], slots_rows(session->ir, e, d), s->round).count;
     divide_tables(tables, granted, TABLES_PACK_END);
     for (uint32_t d = 0; d < session->info->ranks; d++)
-        if (d != s->rank->number)
-            place_grant(s, &routes, b, e, d,
-                        (char *)a->p[ROUND_SEND] + s->rank->exchanges[in->exchange].source_offset[d], tables,
-                        a->p[ROUND_X], k->n[0] * k->n[3]);
+        if (d != s->rank->number &&
+            !place_grant(s, &routes, b, e, d,
+                         (char *)a->p[ROUND_SEND] + s->rank->exchanges[in->exchange].source_offset[d], tables,
+                         a->p[ROUND_X], k->n[0] * k->n[3]))
+            return session_fail(session, MOE_LOST, "rank %u: overflow rows of `%s` are not those announced",
+                                s->rank->number, ir_text(session->ir, e->name));
     return true;
 }

@@ -346,7 +346,8 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
     find_slots(&f, in->exchange);
     find_strides(&f, in);
     const struct moe_bins *bins = a->p[FAN_BINS];
-    if (!f.e->pool && bins->head.tokens != a->n[0])
+    // Of another wave or dispatch, they would name experts that this one does not list.
+    if (!f.e->pool && (bins->head.tokens != a->n[0] || (a->n[0] && bins->exchange != in->exchange)))
         return session_fail(s->rank->session, MOE_LOST, "rank %u: the own rows of `%s` are another part's",
                             s->rank->number, ir_text(ir, f.e->name));
     int64_t *cursor, table_rows[TABLES_END] = {0};

@@ -221,6 +221,8 @@ static inline bool session_failed(const struct moe_session *session)
 enum stepped executor_step(struct stream *stream, struct blocked *on);
 /// The instruction at the stream's pc.
 const struct plan_instr *stream_instr(const struct stream *stream);
+/// Do `bytes` from `at` on lie inside one of the rank's arena buffers?
+bool rank_holds(const struct rank *rank, uint32_t buffer, const char *at, int64_t bytes);
 /// Tokens of a part when a rank has `tokens`.
 void part_range(const struct plan_part *part, int64_t tokens, int64_t *first, int64_t *count);
 /// NULL: full, and counted as dropped.

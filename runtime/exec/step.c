@@ -58,6 +58,20 @@ struct span_record passage_record(const struct passage *p, int64_t begin)
                                 .instr = p->stream->plan->instrs.first + p->stream->pc};
 }
 
+static int64_t extent_bytes(const struct rank *rank, uint32_t buffer)
+{
+    const struct ir *ir = rank->session->ir;
+    const struct plan_variant *v = rank->session->variant;
+    const struct plan_program *p = ROW(ir, plan_program, v->programs.first + rank->number);
+    return ROW(ir, plan_extent, p->extents.first + buffer - v->buffers.first)->bytes;
+}
+
+bool rank_holds(const struct rank *rank, uint32_t buffer, const char *at, int64_t bytes)
+{
+    int64_t begin = at - (const char *)rank->bases[buffer], size = extent_bytes(rank, buffer);
+    return begin >= 0 && begin <= size && bytes >= 0 && bytes <= size - begin;
+}
+
 /// An argument's memory: address, and how many bytes of it this instruction may use.
 struct region {
     char *at;
@@ -69,9 +83,7 @@ static struct region resolve(const struct stream *s, const struct plan_arg *arg,
     const struct rank *rank = s->rank;
     const struct ir *ir = rank->session->ir;
     const struct plan_buffer *b = ROW(ir, plan_buffer, arg->buffer);
-    const struct plan_program *p = ROW(ir, plan_program, rank->session->variant->programs.first + rank->number);
-    struct region r = {rank->bases[arg->buffer], 0};
-    r.bytes = ROW(ir, plan_extent, p->extents.first + arg->buffer - rank->session->variant->buffers.first)->bytes;
+    struct region r = {rank->bases[arg->buffer], extent_bytes(rank, arg->buffer)};
     if (b->kind == buffer_kind_input || b->kind == buffer_kind_output) {
         r.at = b->kind == buffer_kind_input ? (char *)(uintptr_t)rank->step->in : rank->step->out;
         r.bytes = rank->step->tokens * b->row_bytes;

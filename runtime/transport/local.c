@@ -88,7 +88,8 @@ static int64_t message_bytes(struct stream *s, uint32_t exchange, uint32_t peer,
 {
     const struct plan_exchange *e = ROW(s->rank->session->ir, plan_exchange, exchange);
     int64_t handed = e->node && e->kind == exchange_kind_combine ? relay_hand_in_bytes(s, exchange, peer) : 0;
-    return r->header_bytes + ((const struct moe_message *)(const void *)r->from_header)->rows * r->row_bytes + handed;
+    int64_t rows = ((const struct moe_message *)(const void *)r->from_header)->rows;
+    return r->header_bytes + (rows <= r->room ? rows * r->row_bytes : 0) + handed; // more: send_one refuses
 }
 
 static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, const int64_t *axis_bytes)
@@ -97,17 +98,21 @@ static bool send_one(struct stream *s, uint32_t exchange, uint32_t peer, const i
     struct moe_session *session = me->session;
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
     struct route r = find_route(s, exchange, peer);
-    const struct moe_message *m = (const void *)r.from_header;
+    int64_t rows = ((const struct moe_message *)(const void *)r.from_header)->rows, bytes = rows * r.row_bytes;
     uint32_t axis = axis_between(session->ir, me->number, peer);
     struct passage p = {.stream = s, .exchange = exchange, .peer = peer, .bytes = message_bytes(s, exchange, peer, &r)};
     p.share = (double)p.bytes / (double)axis_bytes[axis];
     p.piece[0] = (struct piece){r.to_header, r.from_header, r.header_bytes};
-    p.piece[1] = (struct piece){r.to_rows, r.from_rows, m->rows * r.row_bytes};
-    if (m->rows > r.room)
-        return session_fail(session, MOE_LOST, "rank %u has %u rows for rank %u in `%s`, which has room for %lld",
-                            me->number, m->rows, peer, ir_text(session->ir, e->name), (long long)r.room);
-    if (e->node && e->kind == exchange_kind_combine)
-        relay_hand_in(s, exchange, peer);
+    p.piece[1] = (struct piece){r.to_rows, r.from_rows, bytes};
+    if (rows > r.room)
+        return session_fail(session, MOE_LOST, "rank %u has %lld rows for rank %u in `%s`, which has room for %lld",
+                            me->number, (long long)rows, peer, ir_text(session->ir, e->name), (long long)r.room);
+    // A pool's blocks lie where the last bin put them; a plan may let another one have counted the rows.
+    if (!rank_holds(me, e->send, r.from_rows, bytes) || !rank_holds(&session->ranks[peer], e->recv, r.to_rows, bytes))
+        return session_fail(session, MOE_LOST, "rank %u has %lld rows for rank %u in `%s` where it has no room for them",
+                            me->number, (long long)rows, peer, ir_text(session->ir, e->name));
+    if (e->node && e->kind == exchange_kind_combine && !relay_hand_in(s, exchange, peer))
+        return false;
     s->bytes_sent[axis] += p.bytes;
     return session->device->carry(&p);
 }
@@ -143,8 +148,8 @@ static enum stepped local_send(struct stream *s, uint32_t exchange)
     }
     if (e->node && e->kind == exchange_kind_dispatch && !relay_send(s, exchange))
         return STEP_FAILED;
-    if (e->node && e->kind == exchange_kind_combine)
-        relay_hand_in(s, exchange, me->number);
+    if (e->node && e->kind == exchange_kind_combine && !relay_hand_in(s, exchange, me->number))
+        return STEP_FAILED;
     session->device->sent(s, exchange); // orders the own send before the own receive: recv reads own headers
     return STEP_DONE;
 }

@@ -47,16 +47,28 @@ static struct moe_relay_count *counts_of(const struct hop *h, char *message)
     return (struct moe_relay_count *)(void *)(message + h->dispatch->header_bytes);
 }
 
-/// Entries of one rank's slot and, where a record is the first of its row, the row's data. Returns rows seen so far.
-static uint32_t write_entries(const struct hop *h, int64_t data, const char *slot, char *entries, char *rows,
-                              uint32_t seen)
+/// What this rank has for rank `to` is not what `bin` or `fan_out` leaves there.
+static bool fail_own(const struct hop *h, uint32_t to)
+{
+    return session_fail(h->session, MOE_LOST, "rank %u has a message for rank %u in `%s` for which there is no room",
+                        h->me->number, to, ir_text(h->ir, h->e->name));
+}
+
+/// Entries of one rank's slot and, where a record is the first of its row, the row's data. Returns rows seen so far, at
+/// most `most`; -1: the session has failed.
+static int64_t write_entries(const struct hop *h, uint32_t to, const char *slot, char *entries, char *rows, int64_t seen,
+                             int64_t most)
 {
     const struct plan_exchange *e = h->e;
-    int64_t entry = slots_entry_bytes(e);
-    const struct moe_message *m = (const void *)slot;
-    for (int64_t i = 0; i < m->rows; i++) {
+    int64_t entry = slots_entry_bytes(e), data = slots_relay_data(h->ir, e, h->me->number, to);
+    int64_t count = ((const struct moe_message *)(const void *)slot)->rows;
+    if (count > slots_rows(h->ir, e, to))
+        return fail_own(h, to), -1;
+    for (int64_t i = 0; i < count; i++) {
         const char *record = slot + e->header_bytes + i * (data + entry);
         const struct moe_row_mark *mark = (const void *)(record + data);
+        if (mark->row >= most)
+            return fail_own(h, to), -1;
         memcpy(entries + i * slots_entry_stride(e), mark, (size_t)entry);
         if (mark->first)
             memcpy(rows + mark->row * data, record, (size_t)data);
@@ -65,42 +77,46 @@ static uint32_t write_entries(const struct hop *h, int64_t data, const char *slo
     return seen;
 }
 
-/// The message to node `node`'s relay. Returns its bytes.
+/// The message to node `node`'s relay. Returns its bytes; -1: the session has failed.
 static int64_t send_to_relay(const struct hop *h, uint32_t node)
 {
     const struct plan_exchange *e = h->e;
     const struct exchange_state *state = &h->me->exchanges[h->number];
-    uint32_t relay = node * e->node + h->position, rows = 0;
+    uint32_t relay = node * e->node + h->position;
     char *message = relayed(h, relay, h->me->number), *data = message + slots_relay_entries(h->ir, e, relay, e->node);
     struct moe_relay_count *counts = counts_of(h, message);
     struct moe_message *header = (void *)message;
     const char *any = (const char *)h->me->bases[e->send] + state->source_offset[node * e->node];
-    int64_t entries = 0, data_bytes = slots_relay_data(h->ir, e, h->me->number, relay);
+    int64_t entries = 0, rows = 0, data_bytes = slots_relay_data(h->ir, e, h->me->number, relay);
     memcpy(message, any, (size_t)e->header_bytes); // step, source and the overflow vector
     header->pairs = 0;
     for (uint32_t p = 0; p < e->node; p++) {
         const char *slot = (const char *)h->me->bases[e->send] + state->source_offset[node * e->node + p];
         const struct moe_message *m = (const void *)slot;
         counts[p] = (struct moe_relay_count){m->rows, m->pairs};
-        rows = write_entries(h, data_bytes, slot, message + slots_relay_entries(h->ir, e, relay, p), data, rows);
+        rows = write_entries(h, node * e->node + p, slot, message + slots_relay_entries(h->ir, e, relay, p), data, rows,
+                             slots_relay_rows(h->ir, e, relay));
+        if (rows < 0)
+            return -1;
         header->pairs += m->pairs;
         entries += m->rows;
     }
-    header->rows = rows;
+    header->rows = (uint32_t)rows;
     return e->header_bytes + e->node * (int64_t)sizeof *counts + entries * slots_entry_stride(e) + rows * data_bytes;
 }
 
-/// The replies to source `s`, as they lie here.
+/// The replies to source `s`, as they lie here; NULL: more than there is room for.
 static const char *replies_to(const struct hop *h, uint32_t s, int64_t *bytes)
 {
     const char *slot = (const char *)h->me->bases[h->e->send] + h->me->exchanges[h->number].target_offset[s];
     int64_t rows = ((const struct moe_message *)(const void *)slot)->rows;
-    *bytes = h->e->header_bytes + rows * slots_largest_record(h->ir, h->e);
-    return slot;
+    bool fit = rows <= slots_rows(h->ir, h->e, h->me->number);
+    *bytes = h->e->header_bytes + (fit ? rows * slots_largest_record(h->ir, h->e) : 0);
+    return fit ? slot : NULL;
 }
 
-/// ...handed to the relay that serves it.
-static void hand_in(const struct hop *h, uint32_t s)
+/// ...handed to the relay that serves it. False: the session has failed.
+static bool hand_in(const struct hop *h, uint32_t s)
 {
     const struct plan_exchange *e = h->e;
     uint32_t relay = h->node * e->node + s % e->node;
@@ -108,7 +124,10 @@ static void hand_in(const struct hop *h, uint32_t s)
                slots_gather_offset(h->ir, e, relay, h->me->number, s, h->ranks);
     int64_t bytes;
     const char *slot = replies_to(h, s, &bytes);
+    if (!slot)
+        return fail_own(h, s);
     memcpy(to, slot, (size_t)bytes);
+    return true;
 }
 
 /// A message that the relay's work has already put in place: one of `count` that leave together.
@@ -124,12 +143,13 @@ static bool put(const struct hop *h, uint32_t peer, int64_t bytes, uint32_t coun
     return h->session->device->carry(&p);
 }
 
-void relay_hand_in(struct stream *s, uint32_t exchange, uint32_t peer)
+bool relay_hand_in(struct stream *s, uint32_t exchange, uint32_t peer)
 {
     struct hop h = hop_of(s, exchange);
     for (uint32_t source = peer % h.e->node; source < h.ranks; source += h.e->node)
-        if (source / h.e->node != h.node)
-            hand_in(&h, source);
+        if (source / h.e->node != h.node && !hand_in(&h, source))
+            return false;
+    return true;
 }
 
 int64_t relay_hand_in_bytes(struct stream *s, uint32_t exchange, uint32_t peer)
@@ -150,7 +170,8 @@ bool relay_send(struct stream *s, uint32_t exchange)
     uint32_t nodes = h.ranks / h.e->node;
     for (uint32_t i = 1; i < nodes; i++) {
         uint32_t node = (h.node + i) % nodes;
-        if (!put(&h, node * h.e->node + h.position, send_to_relay(&h, node), nodes - 1, false))
+        int64_t bytes = send_to_relay(&h, node);
+        if (bytes < 0 || !put(&h, node * h.e->node + h.position, bytes, nodes - 1, false))
             return false;
     }
     return true;

@@ -7,7 +7,7 @@
 /// Dispatch: one message to every other node, each raising one arrival. False with the session failed.
 bool relay_send(struct stream *s, uint32_t exchange);
 /// Combine: the replies that rank `peer` of the own node relays, into its buffer; and their bytes on the wire.
-void relay_hand_in(struct stream *s, uint32_t exchange, uint32_t peer);
+bool relay_hand_in(struct stream *s, uint32_t exchange, uint32_t peer);
 int64_t relay_hand_in_bytes(struct stream *s, uint32_t exchange, uint32_t peer);
 /// Passes on what this rank relays: a dispatch's rows inside the node, a combine's sums to their sources.
 enum stepped relay_forward(struct stream *s, uint32_t exchange);
