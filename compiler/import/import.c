@@ -222,17 +222,25 @@ static bool put_sizes(struct writer *w, const char *layer)
 
 // ---- where and when -------------------------------------------------------------------------------------------------
 
-/// "node, gpu", and how many ranks there are.
+/// "node, gpu", and how many ranks there are. NULL with an error queued: an axis has no size.
 static const char *cluster_axes(const struct writer *w, int64_t *ranks)
 {
+    enum { MOST = 1 << 20 };
     const struct ast *ast = &w->library.program.ast;
     const char *axes = "";
     *ranks = 1;
     EACH_NODE(ast, id, node(w, w->library.cluster)->slot[0]) {
-        int64_t size = 1;
+        int64_t size = 0;
         if (node(w, id)->kind != NODE_AXIS)
             continue;
-        evaluate_integer(w->context, &w->library.program, node(w, id)->span.file, node(w, id)->slot[0], NULL, 0, NULL, &size);
+        if (!evaluate_integer(w->context, &w->library.program, node(w, id)->span.file, node(w, id)->slot[0], NULL, 0, NULL,
+                              &size) ||
+            size < 1 || size > MOST / *ranks) {
+            struct diag *diag = diag_error(w->context, E0602, node(w, id)->span, "axis `%s` has no size to place experts over",
+                                           name_of(w, id));
+            diag_label(w->context, diag, "from 1 to %d ranks are expected", MOST);
+            return NULL;
+        }
         axes = context_printf(w->context, "%s%s%s", axes, *axes ? ", " : "", name_of(w, id));
         *ranks *= size;
     }
@@ -270,25 +278,29 @@ static void put_layers(struct writer *w)
             (long long)l->first, (long long)l->first, (long long)(l->first + l->step));
 }
 
-static void put_machines(struct writer *w)
+static bool put_machines(struct writer *w)
 {
     int64_t ranks;
     const char *axes = cluster_axes(w, &ranks), *cluster = name_of(w, w->library.cluster);
     bool own = w->options->cluster && strrchr(w->options->cluster, ':');
+    if (!axes)
+        return false;
     put(w, "\nplacement spread on %s%s {\n    place experts over %s%s;\n}\n", own ? "machines." : "", cluster, axes,
         w->experts % ranks ? " { balance: even }" : "");
     put(w, "\npipeline main {\n    layer     = %s;\n", w->family.layer);
     put_layers(w);
     put(w, "    cluster   = %s%s;\n    placement = spread;\n    target    = %s;\n", own ? "machines." : "", cluster,
         target_of(w));
-    put(w, "    weights   = %s(safetensors(\"%s\"));\n\n", name_of(w, w->library.weights), w->config->folder);
+    put(w, "    weights   = %s(safetensors(\"%s\"));\n\n", name_of(w, w->library.weights),
+        quotable(w->context, w->config->folder));
     put(w, "    use ladder(n: 4) when tokens >= 256;\n    use serial;\n}\n");
+    return true;
 }
 
 static void put_head(struct writer *w)
 {
     bool own = w->options->cluster && strrchr(w->options->cluster, ':');
-    put(w, "// %s from %s, as `moecc import` reads it.\n", w->family.model_type, w->config->folder);
+    put(w, "// %s from %s, as `moecc import` reads it.\n", w->family.model_type, quotable(w->context, w->config->folder));
     for (uint32_t i = 0; i < w->wanted_count; i++)
         if (w->wanted[i].changes)
             put(w, "// %s: `%s: %s`.\n", w->wanted[i].seen, w->wanted[i].name, w->wanted[i].value);
@@ -299,11 +311,12 @@ static void put_head(struct writer *w)
         put(w, "// assumed: %s has no `torch_dtype`, so rows and weights are %s.\n", w->config->path, w->storage.hidden);
     put(w, "\nimport std.ops;\n");
     if (own)
-        put(w, "import \"%.*s\" as machines;\n", (int)(strrchr(w->options->cluster, ':') - w->options->cluster),
-            w->options->cluster);
+        put(w, "import \"%s\" as machines;\n",
+            quotable(w->context, context_printf(w->context, "%.*s", (int)(strrchr(w->options->cluster, ':') - w->options->cluster),
+                                                w->options->cluster)));
     else
         put(w, "import std.hw { %s };\n", name_of(w, w->library.cluster));
-    put(w, "import std.schedules { serial, ladder };\nimport \"%s\" as hf;\n\n", w->config->path);
+    put(w, "import std.schedules { serial, ladder };\nimport \"%s\" as hf;\n\n", quotable(w->context, w->config->path));
 }
 
 static const char *write_file(struct writer *w)
@@ -319,7 +332,8 @@ static const char *write_file(struct writer *w)
     if (s->blocks)
         put(w, "\nformat fp8_w = fp8_e4m3 { block: [128, 128], scale: %s };\n", s->scale);
     w->text = context_printf(w->context, "%s\n%s\n\n%s\n", w->text, layer, map);
-    put_machines(w);
+    if (!put_machines(w))
+        return NULL;
     uint32_t file = add_source(w->context, "moecc import: result", w->text, strlen(w->text), NULL);
     const char *formatted = format_source(w->context, file);
     if (!formatted)

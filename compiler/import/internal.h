@@ -86,6 +86,8 @@ bool library_open(struct context *context, const struct family *family, const st
 const char *item_text(const struct library *library, struct span span);
 /// The text of a place with the edits inside it made; edits in any order.
 const char *edited_text(const struct library *library, struct span span, const struct edit *edits, uint32_t count);
+/// A path as it stands between the quotes of a .moe file.
+const char *quotable(struct context *context, const char *path);
 /// Whether `name` stands in a text as a word.
 bool has_word(const char *text, const char *name);
 

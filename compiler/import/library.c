@@ -9,6 +9,19 @@ static bool is_word(char c)
     return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
+const char *quotable(struct context *context, const char *path)
+{
+    char *text = context_alloc(context, 2 * strlen(path) + 1), *to = text;
+    for (; *path; path++) {
+        bool line = *path == '\n';
+        if (line || *path == '"' || *path == '\\')
+            *to++ = '\\';
+        *to++ = line ? 'n' : *path;
+    }
+    *to = 0;
+    return text;
+}
+
 bool has_word(const char *text, const char *name)
 {
     size_t length = strlen(name);
@@ -104,7 +117,7 @@ bool library_open(struct context *context, const struct family *family, const st
     const char *path = colon ? context_printf(context, "%.*s", (int)(colon - given), given) : NULL;
     const char *text = context_printf(context, "import models.%s;\nimport std.hw;\n", family->module);
     if (path)
-        text = context_printf(context, "%simport \"%s\" as machines;\n", text, path);
+        text = context_printf(context, "%simport \"%s\" as machines;\n", text, quotable(context, path));
     static const char name[] = "moecc import";
     add_source(context, name, text, strlen(text), NULL);
     if (!load_program(context, &library->program, name))

@@ -20,6 +20,13 @@ static const struct tensor *find_reference(const struct tensor_set *set, const m
     return tensors_find(set, name);
 }
 
+/// Of a type that elements_to_f32 widens.
+static bool is_floating(const struct tensor *tensor)
+{
+    return !strcmp(tensor->dtype, "F32") || !strcmp(tensor->dtype, "F16") || !strcmp(tensor->dtype, "BF16") ||
+           !strcmp(tensor->dtype, "F8_E4M3");
+}
+
 // Accumulates row by row in float64, so that two rows of memory are enough for any file.
 static void accumulate(const struct batch *batch, const struct tensor *reference, float *rows, struct difference *out)
 {
@@ -57,7 +64,7 @@ moe_status compare_output(const struct batch *batch, const char *path, struct di
     float *rows = malloc((size_t)batch->info->width * 2 * sizeof *rows);
     if (!reference)
         snprintf(error, size, "%s: no tensor `hidden_states`", path);
-    else if (!element_bytes(reference->dtype) || !elements_to_f32(reference->dtype, reference->data, rows, 0) ||
+    else if (!is_floating(reference) ||
              (int64_t)(reference->bytes / element_bytes(reference->dtype)) != elements)
         snprintf(error, size, "%s: `%s` does not have the %" PRId64 " numbers of the output", path, reference->name, elements);
     else if (!rows)

@@ -248,6 +248,10 @@ bool run_options_check(const struct run_options *options, char *error, size_t si
         for (size_t j = 0; j < i; j++)
             if (written[i] && written[j] && output_same_file(written[i], written[j]))
                 problem = "`--output`, `--stats` and `--trace` need files of their own";
+    // Results are in place before they are compared: they would equal themselves.
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        if (written[i] && options->reference && output_same_file(written[i], options->reference))
+            problem = "`--reference` is a file that this run would write";
     if (problem)
         snprintf(error, size, "%s", problem);
     for (uint32_t i = 0; i < options->extern_count && !problem; i++)

@@ -1,6 +1,7 @@
 // The command line of a run: options, and the tokens that go in and come out of files.
 #include "runtime/cli/batch.h"
 #include "runtime/cli/cli.h"
+#include "runtime/cli/compare.h"
 #include "runtime/cli/report.h"
 #include "runtime/weights/random.h"
 #include "runtime/weights/safetensors.h"
@@ -97,6 +98,8 @@ static void test_wrong_options(void)
                                            {"--extern attn=nothing", "`nothing`"},
                                            {"--extern attn=busy:4", "a time"},
                                            {"--input a --tokens 5", "exclude each other"},
+                                           {"--output a --reference a", "`--reference` is a file"},
+                                           {"--stats a --reference ./a", "`--reference` is a file"},
                                            {"-q -v", "exclude each other"}};
     struct run_options o;
     char error[256];
@@ -278,6 +281,27 @@ static void test_refused(void)
     expect_refused(&x, 1, MOE_BAD_INPUT, "must be [tokens");
 }
 
+/// A reference of a type that is no number of a row is refused, not compared with whatever lies in memory.
+static void test_reference(void)
+{
+    moe_plan_info info = make_info("f32", "f32");
+    struct batch batch;
+    struct difference d;
+    char error[512] = "", path[128];
+    const int64_t counts[1] = {2};
+    snprintf(path, sizeof path, "%s/reference.safetensors", folder);
+    CU_ASSERT_EQUAL_FATAL(batch_random(&batch, &info, counts, 1, 3, error, sizeof error), MOE_OK);
+    static const char *const types[] = {"F32", "BF16", "I32", "I16", "F8_E5M2"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct tensor x = make_tensor("hidden_states", types[i], 2 * RANKS, WIDTH, -1, values);
+        CU_ASSERT(tensors_write(path, &x, 1, error, sizeof error));
+        moe_status status = compare_output(&batch, path, &d, error, sizeof error);
+        CU_ASSERT_EQUAL(status, i < 2 ? MOE_OK : MOE_BAD_INPUT);
+        CU_ASSERT(i < 2 || strstr(error, "does not have the"));
+    }
+    batch_free(&batch);
+}
+
 static void test_routes(void)
 {
     int32_t ids[10 * CHOICES];
@@ -373,6 +397,7 @@ void suite_cli(void)
     CU_add_test(suite, "percentiles", test_percentiles);
     CU_add_test(suite, "input shapes", test_read_shapes);
     CU_add_test(suite, "refused inputs", test_refused);
+    CU_add_test(suite, "a reference of another type", test_reference);
     CU_add_test(suite, "supplied routes", test_routes);
     CU_add_test(suite, "element types", test_dtypes);
     CU_add_test(suite, "random tokens", test_random_tokens);

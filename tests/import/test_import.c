@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "compiler/driver.h"
@@ -230,6 +231,44 @@ static void test_clusters(void)
     }
 }
 
+/// A folder's name is put between quotes as it is, whatever it holds; a cluster without ranks is refused.
+static void test_names(void)
+{
+    char folder[64], path[128], text[4096] = "";
+    struct context context;
+    snprintf(folder, sizeof folder, "/tmp/moe \"import\\ %d", (int)getpid());
+    CU_ASSERT_FATAL(mkdir(folder, 0700) == 0);
+    FILE *from = fopen("tests/data/configs/Qwen3-30B-A3B.json", "r");
+    size_t size = from ? fread(text, 1, sizeof text, from) : 0;
+    CU_ASSERT_FATAL(size > 0 && size < sizeof text);
+    fclose(from);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *to = fopen(path, "w");
+    CU_ASSERT_FATAL(to && fwrite(text, 1, size, to) == size && fclose(to) == 0);
+    char *imported = import_path(&context, path, NULL);
+    context_free(&context);
+    CU_ASSERT(imported && simulate_text(imported));
+    free(imported);
+
+    char cluster[160], *printed = NULL;
+    snprintf(cluster, sizeof cluster, "%s/none.moe", folder);
+    to = fopen(cluster, "w");
+    CU_ASSERT_FATAL(to && fputs("import std.hw { host };\ncluster none { device = host; axis gpu[0]; }\n", to) > 0 &&
+                    fclose(to) == 0);
+    strcat(cluster, ":none");
+    CU_ASSERT_PTR_NULL(import_path(&context, path, cluster));
+    FILE *out = open_memstream(&printed, &size);
+    diag_print_all(&context, DIAG_SHORT, false, out);
+    fclose(out);
+    CU_ASSERT_PTR_NOT_NULL(strstr(printed, "E0602]: axis `gpu` has no size"));
+    free(printed);
+    context_free(&context);
+    *strrchr(cluster, ':') = 0;
+    unlink(cluster);
+    unlink(path);
+    rmdir(folder);
+}
+
 // ---- what is refused --------------------------------------------------------------------------------------------------
 
 #define SIZES "\"hidden_size\": 64, \"num_hidden_layers\": 2, \"num_experts_per_tok\": 2"
@@ -298,5 +337,6 @@ void suite_import(void)
     CU_pSuite suite = CU_add_suite("import", NULL, NULL);
     CU_add_test(suite, "29 public models from their configurations", test_models);
     CU_add_test(suite, "clusters: axes, uneven experts, targets", test_clusters);
+    CU_add_test(suite, "names and clusters as they are given", test_names);
     CU_add_test(suite, "what is not known is named", test_refusals);
 }
