@@ -11,6 +11,7 @@
 #include "compiler/driver.h"
 #include "compiler/lower/program.h"
 #include "compiler/simulate/simulate.h"
+#include "runtime/output.h"
 
 const char *const driver_stages[] = {"tokens", "ast", "module", "graph", "schedule", "program", "llvm", "cuda", "ptx", "cubin", "plan", NULL};
 
@@ -100,9 +101,29 @@ static void read_load(struct compilation *c)
     }
 }
 
+bool replaces_source(const struct context *context, const char *path)
+{
+    for (uint32_t i = 0; i < context->file_count && path; i++)
+        if (!context->files[i].module && output_same_file(context->files[i].path, path))
+            return true;
+    return false;
+}
+
+/// What a simulation writes goes to files of its own.
+static void check_outputs(const struct compilation *c)
+{
+    const char *const written[] = {c->options->trace, c->options->svg};
+    for (int i = 0; i < 2; i++)
+        if (replaces_source(c->context, written[i]))
+            fatal(c->context, EXIT_USAGE, "%.200s: this would replace a file that the result is made from", written[i]);
+    if (written[0] && written[1] && output_same_file(written[0], written[1]))
+        fatal(c->context, EXIT_USAGE, "`--trace` and `--svg` need files of their own");
+}
+
 static bool check(struct compilation *c)
 {
     bool fine = check_program(c->context, &c->text, &c->options->check, c->module, &c->pipelines);
+    check_outputs(c);
     if (fine)
         verify_ir(c, c->module, "check", module_check);
     pass_done(c, "check");

@@ -56,6 +56,9 @@ struct driver_result {
 /// The stages --emit knows, NULL-terminated, in the order of the data flow.
 extern const char *const driver_stages[];
 
+/// Is the path that of a source, which a result must not replace? NULL is none.
+bool replaces_source(const struct context *context, const char *path);
+
 /// Diagnostics are queued in the context; the exit code says what kind of failure it was.
 enum exit_code compile(struct context *context, const struct driver_options *options, struct driver_result *result);
 

@@ -343,6 +343,13 @@ static enum exit_code command_run(struct context *context, struct command_line *
     code = compile_plan(context, line, &result);
     if (code || !result.image)
         return code;
+    const char *const written[] = {line->run.output, line->run.stats, line->run.trace};
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        if (replaces_source(context, written[i])) {
+            free(result.image);
+            free(result.kernels);
+            return usage_error("%s: this would replace a file that the result is made from", written[i]);
+        }
     moe_plan *plan;
     moe_status status = moe_plan_from_memory(result.image, result.image_bytes, &plan);
     free(result.image);
@@ -364,12 +371,8 @@ static const char *output_conflict(struct context *context, const struct command
     const char *header = line->library ? library_header_path(context, line->output) : line->output;
     if (line->library && output_same_file(header, line->output))
         return "the library's header would replace it; give the library another ending, as in `-o libname.so`";
-    for (uint32_t i = 0; i < context->file_count; i++) {
-        const struct source_file *file = &context->files[i];
-        if (!file->module && (output_same_file(file->path, line->output) || output_same_file(file->path, header)))
-            return "this would replace a file that the result is made from; give another name with `-o`";
-    }
-    return NULL;
+    bool source = replaces_source(context, line->output) || replaces_source(context, header);
+    return source ? "this would replace a file that the result is made from; give another name with `-o`" : NULL;
 }
 
 static bool read_file(struct context *context, const char *path, const char **text, size_t *size)

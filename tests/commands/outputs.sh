@@ -27,6 +27,15 @@ cmp -s a.moe "$OLDPWD/examples/hello.moe" || say "a source changed"
 [ "$(cat sizes.json)" = '{"a": 1}' ] || say "sizes.json changed"
 refused "$m" run a.moe --output same --stats ./same
 refused "$m" run a.moe --stats t.json --trace t.json
+refused "$m" simulate a.moe --trace t.json --svg ./t.json
+for option in --output --stats --trace; do
+    refused "$m" run c.moe --tokens 1 $option ./c.moe
+    refused "$m" run c.moe --tokens 1 $option sizes.json
+done
+refused "$m" simulate c.moe --trace ./c.moe --svg t.svg
+refused "$m" simulate c.moe --trace t.json --svg c.moe
+printf 'import "sizes.json" as c;\n' | cat - a.moe | cmp -s - c.moe || say "c.moe changed"
+[ "$(cat sizes.json)" = '{"a": 1}' ] || say "sizes.json changed"
 # Devices: /dev/full's numbers, in this folder. Without the right to make one there is nothing to test.
 if mknod full c 1 7 2>/dev/null && mknod null c 1 3 && (: >null) 2>/dev/null; then
     "$m" build a.moe -o full >out 2>err
