@@ -218,6 +218,23 @@ static bool place_experts(struct checker *checker, struct symbol item, node_id p
     return arrange_experts(checker, row, experts.integer, 1);
 }
 
+/// What is not the experts' dim has no parts that ranks could own: a shared expert is on every rank, in any number of blocks.
+static void report_second(struct checker *checker, node_id again, node_id first)
+{
+    const char *what = source_text(checker, place_of(checker, node_of(checker, again)->slot[0])),
+               *placed = source_text(checker, place_of(checker, node_of(checker, first)->slot[0]));
+    if (!strcmp(what, placed)) {
+        report_twice(checker, "the place of", what, statement_place(checker, again), statement_place(checker, first));
+        return;
+    }
+    struct diag *diag = diag_error(checker->context, E0501, statement_place(checker, again),
+                                   "`%s` cannot be divided beside `%s`", what, placed);
+    diag_label(checker->context, diag, "one dim of experts is divided over ranks");
+    diag_label_at(checker->context, diag, statement_place(checker, first), "this one");
+    diag_help(checker->context, diag, "let every rank hold all of it");
+    diag_fix(checker->context, diag, statement_place(checker, again), context_printf(checker->context, "replicate %s;", what));
+}
+
 static bool read_placement(struct checker *checker, struct symbol item, struct mod_placement *row)
 {
     static const char *const names[] = {"groups", "spare"};
@@ -233,9 +250,7 @@ static bool read_placement(struct checker *checker, struct symbol item, struct m
         if (node_of(checker, id)->kind != NODE_PLACE)
             continue;
         if (place) {
-            report_twice(checker, "the place of",
-                         source_text(checker, place_of(checker, node_of(checker, id)->slot[0])),
-                         statement_place(checker, id), statement_place(checker, place));
+            report_second(checker, id, place);
             return false;
         }
         place = id;

@@ -138,8 +138,8 @@ static void oracle(const int64_t *w, int count, int64_t total, int *shares)
     }
 }
 
-static const int expert_counts[] = {1, 3, 6, 60, 160, 256};
-static const int grids[][2] = {{1, 4}, {2, 3}, {6, 8}, {8, 8}};
+static const int expert_counts[] = {1, 3, 6, 60, 128, 160, 256};
+static const int grids[][2] = {{1, 4}, {2, 3}, {1, 8}, {6, 8}, {8, 8}};
 
 static void make_cluster(char *text, size_t size, const int grid[2], const char *devices)
 {
@@ -375,6 +375,20 @@ static void test_copies(void)
     release(&c);
 }
 
+/// A shared expert is whole on every rank, so that no rank's share can end inside a block of its scales.
+static void b19_shared_beside_divided(void)
+{
+    struct checked c;
+    char cluster[512];
+    make_cluster(cluster, sizeof cluster, (const int[2]){1, 8}, "device = h100;");
+    check_places(&c, 64, 1, cluster, "place experts over node, gpu;\n    place shared over gpu;");
+    expect_error(&c, "error[E0501]: `shared` cannot be divided beside `experts`");
+    check_places(&c, 64, 1, cluster, "place experts over node, gpu;\n    place shared over gpu;");
+    expect_error(&c, "+     replicate shared;");
+    check_places(&c, 64, 1, cluster, "place experts over node, gpu;\n    place experts over gpu;");
+    expect_error(&c, "error[E0102]: the place of `experts` is defined twice");
+}
+
 static void test_refused(void)
 {
     struct checked c;
@@ -413,7 +427,7 @@ static void test_refused(void)
 void suite_places(void)
 {
     CU_pSuite suite = CU_add_suite("places", NULL, NULL);
-    CU_add_test(suite, "even shares on every grid", test_even);
+    CU_add_test(suite, "B43 even shares on every grid", test_even);
     CU_add_test(suite, "shares by rate on every grid", test_rate);
     CU_add_test(suite, "two kinds of device", test_room);
     CU_add_test(suite, "the axis between two ranks", test_axes);
@@ -421,5 +435,6 @@ void suite_places(void)
     CU_add_test(suite, "spare slots", test_spare);
     CU_add_test(suite, "copies of experts", test_copies);
     CU_add_test(suite, "routing groups", test_groups);
+    CU_add_test(suite, "B19 a shared expert beside divided ones", b19_shared_beside_divided);
     CU_add_test(suite, "what is refused", test_refused);
 }

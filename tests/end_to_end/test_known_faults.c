@@ -550,6 +550,51 @@ static void b46_weight_on_the_input(void)
         outcome_free(&o[i]);
 }
 
+// ------------------------------------------------------------------------------------------------- the table of tests
+
+static char *read_text(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char *text = NULL;
+    size_t size = 0;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+    FILE *copy = open_memstream(&text, &size);
+    for (int c; (c = fgetc(file)) != EOF;)
+        fputc(c, copy);
+    fclose(copy);
+    fclose(file);
+    return text;
+}
+
+/// tests/data/README.md has a row for every fault: the file that names it, or why there is none.
+static void test_table(void)
+{
+    char *table = read_text("tests/data/README.md");
+    json_t *file = json_load_file("tests/data/known_faults.json", 0, NULL), *faults = json_object_get(file, "cases");
+    size_t i, tested = 0;
+    json_t *fault;
+    CU_ASSERT_FATAL(json_array_size(faults) > 30);
+    json_array_foreach(faults, i, fault)
+    {
+        const char *id = json_string_value(json_object_get(fault, "id"));
+        char row[32], path[128] = "";
+        snprintf(row, sizeof row, "| %s | ", id);
+        const char *found = strstr(table, row);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(found);
+        if (sscanf(found + strlen(row), "`%127[^`]`", path) != 1) {
+            CU_ASSERT_EQUAL(strncmp(found + strlen(row), "no test: ", 9), 0);
+            continue;
+        }
+        char *text = read_text(path);
+        CU_ASSERT_PTR_NOT_NULL(strstr(text, id));
+        free(text);
+        tested++;
+    }
+    CU_ASSERT(tested + 3 >= json_array_size(faults));
+    json_decref(file);
+    free(table);
+}
+
 void suite_faults(void);
 void suite_faults(void)
 {
@@ -570,4 +615,5 @@ void suite_faults(void)
     CU_add_test(suite, "B35 more tokens than declared", b35_too_many_tokens);
     CU_add_test(suite, "B40 nothing from padding", b40_nothing_from_padding);
     CU_add_test(suite, "B46 the weight on the input", b46_weight_on_the_input);
+    CU_add_test(suite, "every fault has its test", test_table);
 }

@@ -14,7 +14,8 @@ enum { E = 16, TOKENS = 150 };
 
 static const int64_t shares[] = {64, 1, 0, 85}; // of the tokens, by rank
 
-/// The k best of `scores`, best first, lower ids first among equals; the smallest gap between them and to the next.
+/// The k best of `scores`, best first, lower ids first among equals; the smallest gap between them and to the next (B14: a
+/// set of experts is compared where that gap is more than rounding).
 static double best_of(const double *scores, int k, int32_t *ids)
 {
     bool taken[E] = {false};

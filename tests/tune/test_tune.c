@@ -153,7 +153,7 @@ void suite_tune(void);
 void suite_tune(void)
 {
     CU_pSuite suite = CU_add_suite("tune", NULL, NULL);
-    CU_add_test(suite, "ten layers and clusters", test_pairs);
+    CU_add_test(suite, "B45 ten layers and clusters", test_pairs);
     CU_add_test(suite, "the same twice", test_deterministic);
     CU_add_test(suite, "the best are measured", test_confirmed);
     CU_add_test(suite, "files that cannot be tuned", test_mistakes);
