@@ -69,6 +69,27 @@ expect 0 "pipelines hello, again" $m check "$folder/two.moe"
 # A file is named once.
 expect 3 "^moecc: $folder/none.plan: No such file" $m inspect "$folder/none.plan"
 expect 1 "^moecc: examples/hello.moe: carries no plan" $m inspect examples/hello.moe
+# Files and folders that are not there, or are not what they should be, by name.
+echo 'nothing here' >"$folder/none.cu"
+echo '// kernel nosuch_0, 128 threads' >"$folder/other.cu"
+cuda="$m run examples/hello.moe --target cuda:sm_80,host --tokens 8"
+expect 1 "none.cu: no kernels in it" $cuda --use-cuda "$folder/none.cu"
+expect 1 "other.cu: this pipeline has no kernel .nosuch_0" $cuda --use-cuda "$folder/other.cu"
+expect 3 "missing.cu: No such file" $cuda --use-cuda "$folder/missing.cu"
+expect 3 "neither MOECC_CACHE nor HOME" env -u HOME -u XDG_CACHE_HOME -u MOECC_CACHE $cuda
+expect 3 "/dev/null/x: Not a directory" env MOECC_CACHE=/dev/null/x $cuda
+expect 3 "no C++ compiler" env MOECC_CXX=/nonexistent PATH= $cuda
+expect 1 "nowhere: No such file" $m import "$folder/nowhere"
+expect 1 "nowhere/config.json: No such file" $m import "$folder/nowhere/config.json"
+expect 3 "missing.moe: No such file" $m tune "$folder/missing.moe"
+expect 1 "none.cu: .*expected near 'nothing'" $m compare "$folder/none.cu" "$folder/none.cu"
+expect 3 "/nonexistent/moe-calibrate-.*No such file" env TMPDIR=/nonexistent $m calibrate --ranks 1 -q
+mkdir "$folder/layerless"
+echo '{"model_type": "olmoe", "num_hidden_layers": 0}' >"$folder/layerless/config.json"
+expect 1 "E0602.*0 layers" $m import "$folder/layerless"
+for option in --trace --svg; do
+    expect 3 "nodir/t: No such file" $m simulate examples/hello.moe $option "$folder/nodir/t"
+done
 expect 2 "too many .-D" $m check $(seq -f '-D tokens=%g' 1 33) examples/hello.moe
 # A file named without its folder still finds what it imports from beside it.
 (cd examples/errors && ../../build/moecc check 06_overlap_dep.moe 2>&1 | grep -q 'error\[E0301\]') || wrong=1
