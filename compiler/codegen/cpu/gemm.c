@@ -2,7 +2,7 @@
 #include "gemm.h"
 #include "codes.h"
 
-// measured: from so many rows on prefetching gains, and so far ahead where the panel is read once
+// measured: from so many rows on prefetching gains, and so far ahead of the reads
 enum { ROWS_TO_PREFETCH = 7, PREFETCH_AHEAD = 8192 };
 
 unsigned tile_rows(struct emit *e, uint32_t dtype)
@@ -336,6 +336,31 @@ static void call_tile(struct emit *e, const struct gemm *gemm, LLVMValueRef rows
     enter(e, after);
 }
 
+struct place {
+    LLVMValueRef rows, tile, tiles, panel, next;
+};
+
+// Where a tile prefetches, and how far it goes in each round. The first one, which brings the panel into L2 for the others,
+// prefetches a little ahead of its own reads. Tiles of an expanded copy have nothing to read from memory: they bring in the
+// next panel's codes, an equal share behind each. Very few rows are bound by memory anyway and only lose by it. Who has
+// nothing to prefetch fetches the panel's first lines again and again, which costs nothing.
+static LLVMValueRef place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, bool direct,
+                                      LLVMValueRef *step)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef none = const_i64(e, 0), whole = const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm)));
+    LLVMValueRef fetches = LLVMBuildICmp(b, LLVMIntSGE, at.rows, const_i64(e, rows_to_prefetch(gemm)), "");
+    if (direct) {
+        fetches = LLVMBuildAnd(b, fetches, LLVMBuildICmp(b, LLVMIntEQ, at.tile, none, ""), "");
+        *step = LLVMBuildSelect(b, fetches, whole, none, "");
+        return LLVMBuildSelect(b, fetches, offset_const(e, at.panel, PREFETCH_AHEAD), at.panel, "");
+    }
+    LLVMValueRef share = LLVMBuildUDiv(b, const_i64(e, plan_panel_bytes(&gemm->weights)), at.tiles, "");
+    LLVMValueRef from = offset(e, at.next, LLVMBuildMul(b, at.tile, share, ""));
+    *step = LLVMBuildSelect(b, fetches, LLVMBuildUDiv(b, whole, at.tiles, ""), none, "");
+    return LLVMBuildSelect(b, fetches, from, at.panel, "");
+}
+
 // `panel` is in memory; `read` is where the tiles read it, or its expanded copy
 static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panel,
                           LLVMValueRef read, LLVMValueRef next, LLVMValueRef *p)
@@ -352,19 +377,8 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMValueRef is_larger = LLVMBuildICmp(b, LLVMIntSLT, loop.index, larger, "");
     LLVMValueRef count = LLVMBuildAdd(b, small, LLVMBuildZExt(b, is_larger, e->i64, ""), "");
 
-    // A single tile prefetches a little ahead of its own reads. Several, or those of an expanded copy, bring in the next panel, an equal share behind
-    // each, at the pace of memory. Few rows are bound by memory anyway and only lose by it: they fetch their own first
-    // lines again and again, which costs nothing.
-    LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, rows_to_prefetch(gemm)), "");
-    LLVMValueRef single = LLVMBuildICmp(b, LLVMIntEQ, tiles, const_i64(e, 1), "");
-    LLVMValueRef share = LLVMBuildUDiv(b, const_i64(e, plan_panel_bytes(&gemm->weights)), tiles, "");
-    LLVMValueRef pace = LLVMBuildUDiv(b, const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm))), tiles, "");
-    LLVMValueRef step = LLVMBuildSelect(b, enough, pace, const_i64(e, 0), "");
-    LLVMValueRef ahead = offset(e, next, LLVMBuildMul(b, loop.index, share, ""));
-    if (read == panel)
-        ahead = LLVMBuildSelect(b, single, offset_const(e, panel, PREFETCH_AHEAD), ahead, "");
-    LLVMValueRef from = LLVMBuildSelect(b, enough, ahead, panel, "");
-
+    LLVMValueRef step, from = place_to_prefetch(e, gemm, (struct place){rows, loop.index, tiles, panel, next}, read == panel,
+                                                &step);
     LLVMValueRef scales = offset_const(e, panel, plan_panel_codes(&gemm->weights));
     LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), read, from, step,
                                                    scales};

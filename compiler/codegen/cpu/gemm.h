@@ -15,7 +15,7 @@ struct gemm {
     int64_t a_stride;
     unsigned most_rows; // of a tile
     int64_t p_row[TILE_POINTERS], p_panel[TILE_POINTERS]; // bytes from a row (a panel) to the next, of the finisher's p[]
-    bool prefetches;    // brings the next panel into L2 while there are several tiles to hide it behind
+    bool prefetches;    // into L2, where there are enough rows to hide it behind
 
     /// What becomes of a tile's sums, panel by panel; p[] are the tile function's own pointers, moved to the tile's first
     /// row and to the panel.
