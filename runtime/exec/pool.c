@@ -139,7 +139,8 @@ bool pool_stop(struct pool *pool)
     return all;
 }
 
-/// Sleeping workers that a launch of so many pieces can use. The thread of a session's only stream works in place of one.
+/// Sleeping workers that a launch of so many pieces can use. The thread of a session's only stream works in place of
+/// one.
 static int64_t wanted_workers(const struct pool *pool, const struct launch *launch)
 {
     int64_t pieces = (launch->units + launch->grain - 1) / launch->grain, sleepers = atomic_load(&pool->sleepers);

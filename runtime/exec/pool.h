@@ -57,8 +57,8 @@ bool pool_start(struct pool *pool);
 bool pool_stop(struct pool *pool);
 /// Starts a launch; its end raises launch->posted by one.
 void pool_post(struct pool *pool, struct launch *launch);
-/// The posting thread takes units too, in a helped pool, then looks for a while whether the others are done: `target` is
-/// what launch->posted will be.
+/// The posting thread takes units too, in a helped pool, then looks for a while whether the others are done: `target`
+/// is what launch->posted will be.
 void pool_help(struct pool *pool, struct launch *launch, uint64_t target, void *scratch);
 /// Waits until no worker looks at a finished launch any more, so that it can be used again.
 void pool_retire(struct launch *launch);

@@ -77,7 +77,8 @@ static bool sample(struct bench_loaded *loaded, const struct bench_group *group,
     double own = bench_weight_bytes(group->shape, line->dtype, batch) / bandwidth;
     double memory = bench_weight_bytes(group->shape, group->dtype, batch) / bandwidth;
     line->peak_share += (compute / seconds - line->peak_share) / (line->count + 1);
-    line->samples[line->count++] = (struct bench_sample){seconds, fmax(compute, own) / seconds, fmax(compute, memory) / seconds};
+    line->samples[line->count++] =
+        (struct bench_sample){seconds, fmax(compute, own) / seconds, fmax(compute, memory) / seconds};
     return true;
 }
 

@@ -115,8 +115,8 @@ static void load_columns(struct emit *e, const struct gemm *gemm, LLVMValueRef b
 }
 
 // one step of k for all rows: sums += A column x panels' row
-static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef (*columns)[2],
-                      LLVMValueRef *sums)
+static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a,
+                      LLVMValueRef (*columns)[2], LLVMValueRef *sums)
 {
     LLVMValueRef row[2];
     for (unsigned r = 0; r < rows; r++) {
@@ -138,7 +138,8 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
                          int64_t count, LLVMValueRef *carried)
 {
     LLVMValueRef columns[WIDE_PANELS * PANEL_VECTORS][2];
-    unsigned numbers = rows * vectors_of(gemm), unroll = unroll_of(gemm), a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
+    unsigned numbers = rows * vectors_of(gemm), unroll = unroll_of(gemm);
+    unsigned a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
     struct loop loop = loop_begin_once(e, 0, count, unroll, carried, numbers + gemm->prefetches);
     LLVMValueRef a_k = offset(e, a, scaled(e, loop.index, a_bytes));
     LLVMValueRef b_k = offset(e, b, scaled(e, loop.index, k_bytes(&gemm->read, 1)));
@@ -340,9 +341,9 @@ struct place {
     LLVMValueRef rows, tile, tiles, panel, next;
 };
 
-// Where a tile prefetches, and how far it goes in each round. The first one, which brings the panel into L2 for the others,
-// prefetches a little ahead of its own reads. Tiles of an expanded copy have nothing to read from memory: they bring in the
-// next panel's codes, an equal share behind each. Very few rows are bound by memory anyway and only lose by it. Who has
+// Where a tile prefetches, and how far it goes in each round. The first one, which brings the panel into L2 for the
+// others, prefetches a little ahead of its own reads. Tiles of an expanded copy have nothing to read from memory: they bring
+// in the next panel's codes, an equal share behind each. Very few rows are bound by memory anyway and only lose by it. Who has
 // nothing to prefetch fetches the panel's first lines again and again, which costs nothing.
 static LLVMValueRef place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, bool direct,
                                       LLVMValueRef *step)
@@ -362,8 +363,8 @@ static LLVMValueRef place_to_prefetch(struct emit *e, const struct gemm *gemm, s
 }
 
 // `panel` is in memory; `read` is where the tiles read it, or its expanded copy
-static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panel,
-                          LLVMValueRef read, LLVMValueRef next, LLVMValueRef *p)
+static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a,
+                          LLVMValueRef panel, LLVMValueRef read, LLVMValueRef next, LLVMValueRef *p)
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef most = const_i64(e, gemm->most_rows);
@@ -377,8 +378,8 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMValueRef is_larger = LLVMBuildICmp(b, LLVMIntSLT, loop.index, larger, "");
     LLVMValueRef count = LLVMBuildAdd(b, small, LLVMBuildZExt(b, is_larger, e->i64, ""), "");
 
-    LLVMValueRef step, from = place_to_prefetch(e, gemm, (struct place){rows, loop.index, tiles, panel, next}, read == panel,
-                                                &step);
+    struct place place = {rows, loop.index, tiles, panel, next};
+    LLVMValueRef step, from = place_to_prefetch(e, gemm, place, read == panel, &step);
     LLVMValueRef scales = offset_const(e, panel, plan_panel_codes(&gemm->weights));
     LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), read, from, step,
                                                    scales};
@@ -414,7 +415,8 @@ static void multiply_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef
     enter(e, after);
 }
 
-static void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p, LLVMValueRef *moved)
+static void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p,
+                          LLVMValueRef *moved)
 {
     for (unsigned i = 0; i < TILE_POINTERS; i++)
         moved[i] = p[i] ? offset(e, p[i], scaled(e, panel, gemm->p_panel[i])) : NULL;
@@ -427,10 +429,10 @@ static LLVMValueRef multiply_wide(struct emit *e, const struct gemm *wide, LLVMV
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef above = LLVMBuildSub(b, rows, const_i64(e, wide->least_rows), ""), none = const_i64(e, 0);
-    LLVMValueRef count = const_i64(e, wide->most_rows - wide->least_rows + 1), left = LLVMBuildSub(b, panels, begin, "");
+    LLVMValueRef few = LLVMBuildICmp(b, LLVMIntULT, above, const_i64(e, wide->most_rows - wide->least_rows + 1), "");
+    LLVMValueRef left = LLVMBuildSub(b, panels, begin, "");
     LLVMValueRef rest = LLVMBuildURem(b, left, const_i64(e, wide->panels), "");
-    LLVMValueRef end = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntULT, above, count, ""), LLVMBuildSub(b, panels, rest, ""),
-                                       begin, "");
+    LLVMValueRef end = LLVMBuildSelect(b, few, LLVMBuildSub(b, panels, rest, ""), begin, "");
     struct loop loop = loop_begin(e, begin, end, wide->panels, NULL, 0);
     LLVMValueRef own = offset(e, panel, scaled(e, loop.index, plan_panel_bytes(&wide->weights))), moved[TILE_POINTERS];
     move_to_panel(e, wide, loop.index, p, moved);

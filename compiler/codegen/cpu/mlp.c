@@ -158,7 +158,8 @@ static void up_body(struct emit *e, const struct up *up, const struct plan_param
     LLVMValueRef biases = up->biased ? wave_weights(e, pairs, kernel_argument(e, UP_ARGS), bias) : NULL;
 
     LLVMValueRef last = LLVMBuildUDiv(b, LLVMBuildSub(b, e->end, one, ""), panels, "");
-    struct loop experts = loop_begin(e, LLVMBuildUDiv(b, e->begin, panels, ""), LLVMBuildAdd(b, last, one, ""), 1, NULL, 0);
+    LLVMValueRef from = LLVMBuildUDiv(b, e->begin, panels, ""), to = LLVMBuildAdd(b, last, one, "");
+    struct loop experts = loop_begin(e, from, to, 1, NULL, 0);
     LLVMValueRef unit = LLVMBuildMul(b, experts.index, panels, ""), after = LLVMBuildAdd(b, unit, panels, "");
     LLVMValueRef begin = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSGT, e->begin, unit, ""), e->begin, unit, "");
     LLVMValueRef end = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, e->end, after, ""), e->end, after, "");
