@@ -68,7 +68,7 @@ struct moe_pairs_head {
 
 // Roles: arguments p[] and constants n[] of plan_kernel, in order.
 //
-// route      p: x (slice), router weights, ids i32[B,k] (slice-local), weights f32[B,k]; then the vectors f32[E] that
+// route      p: x (slice), router weights, ids i32[B,k], weights f32[B,k] (of a piece: slices); then the vectors f32[E] that
 //               n[9] says there are, selection bias before logit bias
 //            n: H, E, k, score, normalize, x dtype, groups, groups kept, group score, ROUTE_HAS_* bits
 //            scale: factor on the weights; alpha, limit: a selection or logit bias that is one number; temperature: of
@@ -106,7 +106,8 @@ struct moe_pairs_head {
 //               1: without the pair's weight (mlp_up has it), MLP_HAS_BIAS: the biases follow the accumulator;
 //               quantised weights as mlp_up
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
-// merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1)
+// merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1); sums are
+//               slices where it merges one chunk
 //            n: width, dtype of own rows, dtype of what it writes, 1: adds to an earlier wave's sum, number of formats,
 //               formats (moe_wire_code); unit tokens
 //            instr.exchange, where it merges one chunk: that chunk's combine
