@@ -58,7 +58,7 @@ static uint64_t total_progress(const struct moe_session *session)
             total += atomic_load_explicit(&session->ranks[r].streams[i].progress, memory_order_relaxed);
     for (uint32_t i = 0; i < session->pool.worker_count; i++)
         total += atomic_load_explicit(&session->pool.workers[i].progress, memory_order_relaxed);
-    return total;
+    return total + atomic_load_explicit(&session->pool.helper.progress, memory_order_relaxed);
 }
 
 static struct watch watch_begin(const struct moe_session *session, int64_t patience)
@@ -219,10 +219,15 @@ static void cpu_run(struct moe_session *session)
         session->step_begin = clock_ns();
     atomic_fetch_add(&session->epoch, 1);
     futex_wake(&session->epoch, INT_MAX);
-    // Streams end by themselves, failed or not; only a kernel that never returns on a stream's own thread does not.
+    // Streams end by themselves, failed or not; only a kernel that never returns on a stream's own thread does not. Where no
+    // other stream waits for it, it is missed here, later than it would be there.
     int64_t deadline = INT64_MAX, seen = 0;
+    struct watch w = watch_begin(session, session->timeout_ns + 8 * EVENT_SLICE_NS);
     while (!event_reached(&session->finished, target)) {
         event_sleep(&session->finished, target);
+        if (!session_failed(session) && watch_over(session, &w))
+            session_fail(session, MOE_TIMEOUT, "no progress for %.3g s: a kernel on a stream's own thread does not return",
+                         (double)session->timeout_ns / 1e9);
         if (session_failed(session) && seen == 0)
             seen = clock_ns(), deadline = seen + session->timeout_ns + GRACE_NS;
         if (seen && clock_ns() > deadline) {

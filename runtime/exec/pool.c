@@ -165,8 +165,9 @@ void pool_post(struct pool *pool, struct launch *launch)
 
 void pool_help(struct pool *pool, struct launch *launch, uint64_t target, void *scratch)
 {
-    struct worker self = {.pool = pool, .scratch = scratch};
-    work_on(launch, &self);
+    pool->helper.pool = pool;
+    pool->helper.scratch = scratch;
+    work_on(launch, &pool->helper);
     for (uint32_t i = 0; i < pool->idle_spins && !event_reached(&launch->posted, target); i++)
         ;
 }

@@ -44,6 +44,7 @@ struct pool {
     bool pin;              // workers stay on cores of their own
     uint32_t idle_spins;   // looks before an idle worker sleeps
     bool helped;           // the session's only stream works on its launches, in place of one worker
+    struct worker helper;  // that stream, while it does
     struct launch **slots; // one per stream, by descending priority
     uint32_t slot_count, group; // a group of slots: the same stream of every rank
     _Atomic uint32_t epoch; // bumped with every launch; futex

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/exec/session.h"
 #include "runtime/plan/plan.h"
 #include "tests/end_to_end/harness.h"
 
@@ -251,10 +252,40 @@ static void test_conservation(void)
         }
 }
 
+static void slow_kernel(const struct moe_kargs *a, int64_t begin, int64_t end, void *scratch)
+{
+    (void)a, (void)end, (void)scratch;
+    if (begin == 0)
+        usleep(900000);
+}
+
+/// A kernel that does not return ends the step also where nobody waits for it: on the only stream of a session.
+static void test_stuck(void)
+{
+    static float in[8 * HIDDEN];
+    const int64_t tokens[1] = {8};
+    struct subject subject = {
+        .text = layer_text("bf16", ""), .schedule = "serial", .ranks = 1, .layer = 0, .cpu_level = "v2"};
+    moe_plan *plan = subject_compile(&subject);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    for (uint32_t i = 0; i < COUNT(&plan->plan.ir, plan_kernel); i++)
+        if (ROW(&plan->plan.ir, plan_kernel, i)->role == kernel_role_mlp_up)
+            plan->kernels[i] = slow_kernel;
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        struct run run = {.in = in, .tokens = tokens, .options = {.threads = threads, .timeout_s = 0.1}};
+        struct outcome o = run_plan_once(plan, &run);
+        CU_ASSERT_EQUAL(o.status, MOE_TIMEOUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(o.error, "no progress for 0.1 s"));
+        outcome_free(&o);
+    }
+    moe_plan_close(plan);
+}
+
 void suite_invariants(void);
 void suite_invariants(void)
 {
     CU_pSuite suite = CU_add_suite("invariants", NULL, NULL);
+    CU_add_test(suite, "a stuck kernel on the only stream", test_stuck);
     CU_add_test(suite, "schedules, threads and devices give the same bytes", test_schedules_and_threads);
     CU_add_test(suite, "a trace holds each stage n times, in the plan's order", test_trace);
     CU_add_test(suite, "a token's bytes are the same alone and in any batch", test_token_invariance);
