@@ -212,7 +212,7 @@ static bool serve(struct server *s, double seconds, bool timed)
 static bool prepare(struct server *s, double seconds)
 {
     s->threads = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
-    s->samples.capacity = (size_t)(seconds * CALLS_A_SECOND);
+    s->samples.capacity = (size_t)(seconds * (double)CALLS_A_SECOND);
     s->samples.at = malloc(s->samples.capacity * sizeof *s->samples.at);
     s->samples.sorted = malloc(s->samples.capacity * sizeof *s->samples.sorted);
     s->y = malloc((size_t)(MOST_TOKENS * shape.hidden * 4));
