@@ -80,8 +80,24 @@ GPU_INLINE void store(const Item &item, const char *acc, const struct moe_pairs_
     });
 }
 
+/// acc[column .. + 4) += weight * (sums + bias)
+GPU_INLINE void add_four(char *acc, int64_t column, float weight, const uint32_t (&sums)[4], const float *bias)
+{
+    gpu::Words &to = *(gpu::Words *)(acc + column * 4);
+    const gpu::Words so_far = to;
+    const uint32_t before[4] = {so_far.x, so_far.y, so_far.z, so_far.w};
+    uint32_t after[4];
+    GPU_UNROLL for (int i = 0; i < 4; i++)
+    {
+        const float sum = gpu::number(sums[i]);
+        after[i] = gpu::bits(gpu::fma(weight, HAS_BIAS ? sum + bias[column + i] : sum, gpu::number(before[i])));
+    }
+    to = {after[0], after[1], after[2], after[3]};
+}
+
 /// Adds a thread's part of a tile, whose first pair is `first`, to the accumulator. Its columns begin at `column` of the
-/// item. `bias`: the expert's.
+/// item. `bias`: the expert's. Two lanes have four columns of each of two blocks between them; by exchanges each gets those
+/// of one block.
 GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &item, int64_t first, int64_t rows,
                     const TileSums &sums, int column, const float *bias)
 {
@@ -89,21 +105,18 @@ GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &i
         GPU_UNROLL for (int half = 0; half < 2; half++)
         {
             const int place = first_row() + M_STEP * m + gpu::lane() / 4 + 8 * half;
-            if (place >= rows)
-                continue;
-            const float weight = UNWEIGHTED ? 1.0f : pairs->pair_weight[first + place];
-            char *to = acc + pairs->pair_row[first + place] * ACC_STRIDE;
-            GPU_UNROLL for (int n = 0; n < NS; n++)
+            const bool there = place < rows;
+            const float weight = !UNWEIGHTED && there ? pairs->pair_weight[first + place] : 1.0f;
+            char *to = there ? acc + pairs->pair_row[first + place] * ACC_STRIDE : acc;
+            GPU_UNROLL for (int n = 0; n < NS; n += 2)
             {
-                const int64_t at = item.column + column + 8 * n + gpu::lane() % 4 * 2;
-                if (at >= item.column_end)
-                    continue;
-                float *two = (float *)(to + at * 4);
-                GPU_UNROLL for (int i = 0; i < 2; i++)
-                {
-                    const float sum = sums.at[m][n][2 * half + i];
-                    two[i] = gpu::fma(weight, HAS_BIAS ? sum + bias[at + i] : sum, two[i]);
-                }
+                const float *a = sums.at[m][n] + 2 * half, *b = sums.at[m][n + 1] + 2 * half;
+                uint32_t four[4] = {gpu::bits(a[0]), gpu::bits(a[1]), gpu::bits(b[0]), gpu::bits(b[1])};
+                exchange(four[0], four[2], 1);
+                exchange(four[1], four[3], 1);
+                const int64_t at = item.column + column + 8 * (n + gpu::lane() % 2) + gpu::lane() % 4 / 2 * 4;
+                if (there && at < item.column_end)
+                    add_four(to, at, weight, four, bias);
             }
         }
 }
@@ -146,7 +159,9 @@ template <class Pipe> GPU_INLINE void add_expert(const Launch &args, Pipe &pipe,
     for (int64_t first = first_pair(pairs, begin, last, item.row); first < last; first += BLOCK_M) {
         const int64_t rows = last - first < BLOCK_M ? last - first : BLOCK_M;
         TileSums sums;
-        // its barrier parts this add from the one before, and the first from the clearing
+        // its barrier parts this add from the one before, whose sums other threads have written, and the first from the
+        // clearing; barriers order global memory among their threads too. A token names an expert once, so no two pairs of a
+        // tile have the same row
         const int column = product(args, pipe, sums, item, expert, first, rows);
         if (pipe.MULTIPLIES)
             add(pairs, (char *)args.k.p[DOWN_ACC], item, first, rows, sums, column, bias);
@@ -188,6 +203,7 @@ GPU_KERNEL(THREADS, RESIDENT)
                 sync_team(); // what other threads have added
                 store(item, acc, pairs);
             }
+            // no barrier before the next item: its part of the accumulator is another
         }
     });
 }

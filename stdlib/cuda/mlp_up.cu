@@ -13,7 +13,9 @@
 //         registers: gate and up of one feature lie in one thread, so the activation needs no exchange
 //         (without a gate the two halves of the B tile are 2 FEATURES features side by side)
 //                                       |
-//                       hidden [pairs][FFN], two elements at a time
+//         four lanes have blocks of eight features between them; by exchanges each gets whole ones
+//                                       |
+//                       hidden [pairs][FFN], 16 bytes at a time
 //
 // Tiles that use the same weights follow one another, so a panel is read from memory once and then from L2.
 //
@@ -72,18 +74,43 @@ GPU_INLINE bool find_tile(const Launch &args, Progress &at, int64_t number, Tile
     return false;
 }
 
-/// Two neighbouring features of one pair.
-GPU_INLINE void store_features(char *hidden_row, int64_t feature, int64_t end, const float (&value)[2])
-{
-    if (feature < end)
-        store_pair<DTYPE>(hidden_row + feature * 2, value[0], value[1]);
-}
-
 /// What the activation gets: the product, times the pair's weight, plus the bias.
 GPU_INLINE float biased(float product, float weight, const float *bias, int64_t feature)
 {
     const float value = WEIGHTED_INPUT ? product * weight : product;
     return HAS_BIAS && feature < FFN ? value + bias[feature] : value;
+}
+
+/// The activation of two neighbouring features; without a gate of those FEATURES further, too.
+GPU_INLINE void activate(const float (&first)[4], const float (&second)[4], int half, float weight, const float *bias,
+                         int64_t feature, uint32_t &word, uint32_t &further)
+{
+    float x[2], y[2]; // gate and up, or features FEATURES apart
+    GPU_UNROLL for (int i = 0; i < 2; i++)
+    {
+        const int64_t other = PLAIN ? feature + FEATURES + i : feature + i;
+        x[i] = biased(first[2 * half + i], weight, bias, feature + i);
+        y[i] = biased(second[2 * half + i], weight, PLAIN ? bias : bias + FFN, other);
+        if (PLAIN) {
+            x[i] = activated<ACTIVATION>(x[i]);
+            y[i] = activated<ACTIVATION>(y[i]);
+        } else {
+            x[i] = gated<ACTIVATION>(x[i], y[i], ALPHA, LIMIT);
+        }
+    }
+    word = pair_of<DTYPE>(x[0], x[1]);
+    further = PLAIN ? pair_of<DTYPE>(y[0], y[1]) : 0;
+}
+
+/// Four of the NS blocks of eight features that four lanes have, those of `row` before those of the row 8 further, from
+/// number `block` on: each lane stores one.
+GPU_INLINE void store_blocks(const Launch &args, const Tile &tile, uint32_t (&words)[4], int block, int row, int64_t feature)
+{
+    const int own = block + gpu::lane() % 4, place = row + own / (NS / 2) * 8;
+    const int64_t at = feature + own % (NS / 2) * 8;
+    const gpu::Words vector = transpose(words);
+    if (place < tile.rows && at < tile.feature_end)
+        *(gpu::Words *)((char *)args.k.p[UP_HIDDEN] + (tile.first + place) * HIDDEN_STRIDE + at * 2) = vector;
 }
 
 /// The activation of a thread's part of the tile, to memory. Its features begin at `column` of the tile.
@@ -94,35 +121,24 @@ GPU_INLINE void finish(const Launch &args, const Tile &tile, const TileSums &sum
     if (HAS_BIAS)
         bias = (const float *)((const char *)args.k.p[UP_ARGS] + (pairs->first_expert + tile.expert) * BIAS_BYTES);
     GPU_UNROLL for (int m = 0; m < MS; m++)
-        GPU_UNROLL for (int half = 0; half < 2; half++)
+        GPU_UNROLL for (int block = 0; block < NS; block += 4)
         {
-            const int place = first_row() + M_STEP * m + gpu::lane() / 4 + 8 * half;
-            if (place >= tile.rows)
-                continue;
-            const float weight = WEIGHTED_INPUT ? pairs->pair_weight[tile.first + place] : 1.0f;
-            char *to = (char *)args.k.p[UP_HIDDEN] + (tile.first + place) * HIDDEN_STRIDE;
-            GPU_UNROLL for (int n = 0; n < NS / 2; n++)
+            const int place = first_row() + M_STEP * m + gpu::lane() / 4;
+            const int64_t first = tile.feature + column;
+            uint32_t words[4], further[4];
+            GPU_UNROLL for (int i = 0; i < 4; i++)
             {
-                const int64_t feature = tile.feature + column + 8 * n + gpu::lane() % 4 * 2;
-                float first[2], second[2]; // gate and up, or features FEATURES apart
-                GPU_UNROLL for (int i = 0; i < 2; i++)
-                {
-                    const int64_t other = PLAIN ? feature + FEATURES + i : feature + i;
-                    first[i] = biased(sums.at[m][n][2 * half + i], weight, bias, feature + i);
-                    second[i] = biased(sums.at[m][n + NS / 2][2 * half + i], weight, PLAIN ? bias : bias + FFN, other);
-                    if (PLAIN) {
-                        first[i] = activated<ACTIVATION>(first[i]);
-                        second[i] = activated<ACTIVATION>(second[i]);
-                    } else {
-                        first[i] = gated<ACTIVATION>(first[i], second[i], ALPHA, LIMIT);
-                    }
-                }
-                store_features(to, feature, tile.feature_end, first);
-                if (PLAIN)
-                    store_features(to, feature + FEATURES, tile.feature_end, second);
+                const int half = (block + i) / (NS / 2), n = (block + i) % (NS / 2), own = place + 8 * half;
+                const float weight = WEIGHTED_INPUT && own < tile.rows ? pairs->pair_weight[tile.first + own] : 1.0f;
+                activate(sums.at[m][n], sums.at[m][n + NS / 2], half, weight, bias, first + 8 * n + gpu::lane() % 4 * 2, words[i],
+                         further[i]);
             }
+            store_blocks(args, tile, words, block, place, first);
+            if (PLAIN)
+                store_blocks(args, tile, further, block, place, first + FEATURES);
         }
 }
+static_assert(NS % 4 == 0, "four lanes store four blocks");
 
 #if GPU_MAPS
 /// The tile's product, and where its features begin for this thread.

@@ -87,15 +87,24 @@ template <int DTYPE> GPU_INLINE void round_vector(float (&values)[VECTOR])
         }
 }
 
-/// Two neighbouring elements.
-template <int DTYPE> GPU_INLINE void store_pair(char *to, float first, float second)
+/// What neighbouring lanes exchange to have more of a row: those whose lane has `bit` get `second` of both, the others
+/// `first`; in the lanes' order.
+GPU_INLINE void exchange(uint32_t &first, uint32_t &second, int bit)
 {
-    if (DTYPE == dtype_f32) {
-        ((float *)to)[0] = first;
-        ((float *)to)[1] = second;
-    } else {
-        *(uint32_t *)to = pair_of<DTYPE>(first, second);
-    }
+    const bool upper = (gpu::lane() & bit) != 0;
+    const uint32_t got = gpu::shuffle_xor(upper ? first : second, bit);
+    first = upper ? got : first;
+    second = upper ? second : got;
+}
+
+/// Four words of each of four lanes: lane l % 4 = q gets the q-th of all.
+GPU_INLINE gpu::Words transpose(uint32_t (&words)[4])
+{
+    exchange(words[0], words[1], 1);
+    exchange(words[2], words[3], 1);
+    exchange(words[0], words[2], 2);
+    exchange(words[1], words[3], 2);
+    return {words[0], words[1], words[2], words[3]};
 }
 
 GPU_INLINE float e4m3_value(uint32_t code)

@@ -320,6 +320,9 @@ GPU_KERNEL(THREADS, 1)
         const char *x = (const char *)args.k.p[ROUTE_X] + bytes_of(SOURCE, token * HIDDEN);
         for (int first = 0; first < EXPERTS; first += EXPERT_TILE)
             score_tile(memory, x, w, tokens, first);
+        // No barrier between the product and the choice: a warp chooses for the tokens whose scores its own lanes have
+        // written; a lane reads its own experts', and the others' after a sync_warp. None after it: the next tokens' product
+        // begins with one.
         for (int t = gpu::warp() * OWN; t < (gpu::warp() + 1) * OWN && t < tokens; t++)
             choose(args, memory.scores[t], memory.keys[t], memory.chosen[gpu::warp()], memory.group_keys[gpu::warp()],
                    token + t);

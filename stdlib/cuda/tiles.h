@@ -147,6 +147,8 @@ GPU_INLINE void multiply(Sums<MS, NS> &sums, const Rows &a, const Rows &b, int64
         const char *slot = gpu::shared() + step % STAGES * SLOT_BYTES;
         multiply_slot(sums, slot, slot + A_BYTES, row, column, apart);
     }
+    // no barrier here: every copy has been waited for, and nobody writes a slot before the barrier that the next product
+    // begins with
 }
 
 #endif

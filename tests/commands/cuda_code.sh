@@ -32,6 +32,12 @@ for kernel in copy_rows merge; do
     grep -E '^\s*(ld|st)\.(global\.)?(nc\.)?(b|u|s|f)(8|16|32)\s' "$folder/rows" && { echo "$kernel: narrow accesses"; exit 1; }
 done
 
+for kernel in mlp_up mlp_down; do # results and sums by 16 bytes
+    sed -n "/^\/\/ kernel $kernel/,/^\/\/ kernel [^$kernel]/p" "$folder/ptx" >"$folder/product"
+    grep -q 'st.v4\|st.global.v4' "$folder/product"
+    grep -E '^\s*st\.(global\.)?(v2\.)?(b|u|s|f)(8|16|32)\s' "$folder/product" && { echo "$kernel: narrow stores"; exit 1; }
+done
+
 # sm_90a: boxes of tensors and products by warpgroups, which the assembler has not put one after the other (its notes C75xx);
 # in the machine code too, where a disassembler is installed (CUDA's, or `pip install nvidia-cuda-nvcc`).
 $moecc run examples/hello.moe --target cuda:sm_90a,host --emit=ptx >"$folder/ptx"
