@@ -94,6 +94,7 @@ cmp "$folder/hello" "$folder/again"
 $moecc inspect "$folder/hello" >"$folder/plan"
 [ "$(grep -c 'chip="sm_90a" form=cubin' "$folder/plan")" = 5 ]
 [ "$(grep -c 'chip="sm_80" form=ptx' "$folder/plan")" = 5 ]
+[ "$(grep -c '^plan_gpu_map' "$folder/plan")" = 4 ] # of the two products on sm_90a
 [ "$(grep -ac "\.target sm_80" "$folder/hello")" -ge 5 ] # PTX is there as text; line tables of cubins quote it too
 status=0
 "$folder/hello" --tokens 8 -q 2>"$folder/err" || status=$?

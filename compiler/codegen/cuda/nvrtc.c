@@ -221,6 +221,26 @@ static void add_row(struct context *context, struct ir *plan, struct plan_gpu_co
     *ROW(plan, plan_gpu_code, number) = row;
 }
 
+/// The tensor maps that a source's launches bring along.
+static struct rows add_maps(struct context *context, struct ir *plan, const struct cuda_source *source)
+{
+    struct rows rows = {COUNT(plan, plan_gpu_map), (uint32_t)source->map_count};
+    for (int i = 0; i < source->map_count; i++) {
+        const struct cuda_map *map = &source->maps[i];
+        struct plan_gpu_map row = {.argument = (uint32_t)map->argument,
+                                   .rank = (uint32_t)map->rank,
+                                   .outermost = map->counts == cuda_counts_pairs ? gpu_extent_pairs : gpu_extent_experts};
+        memcpy(row.extents, map->extents, sizeof row.extents);
+        memcpy(row.strides, map->strides, sizeof row.strides);
+        memcpy(row.box, map->box, sizeof row.box);
+        uint32_t number = ir_add(plan, T_plan_gpu_map);
+        if (number == NONE)
+            fatal(context, EXIT_SYSTEM, "out of memory");
+        *ROW(plan, plan_gpu_map, number) = row;
+    }
+    return rows;
+}
+
 void nvrtc_embed(struct context *context, struct ir *plan, const struct cuda_chip *chip,
                  const struct cuda_sources *sources, struct cuda_image *image)
 {
@@ -230,7 +250,8 @@ void nvrtc_embed(struct context *context, struct ir *plan, const struct cuda_chi
         struct plan_gpu_code row = {.function = ir_str(plan, source->name),
                                     .chip = ir_str(plan, chip->name),
                                     .threads = (uint32_t)source->threads,
-                                    .shared_bytes = source->shared_bytes};
+                                    .shared_bytes = source->shared_bytes,
+                                    .maps = add_maps(context, plan, source)};
         image->kernels++;
         image->made += code.made;
         for (uint32_t form = 0; form < gpu_code_words_count; form++) {
