@@ -1,6 +1,7 @@
 // What a task costs: its operator's `flops` and `bytes` as written in the library, with the sizes of this call, for the
 // tokens of a part on one kind of rank. Weights that a kernel reads are added to its bytes: they are what a small batch
 // waits for.
+#include "compiler/codegen/cuda/cuda.h"
 #include "compiler/simulate/model.h"
 
 #include <math.h>
@@ -321,8 +322,37 @@ static double weight_bytes(const struct formula *f, enum phase phase)
     return bytes;
 }
 
-/// A GEMM of few rows keeps the SMs from their full speed as `half_rows` more rows per expert would.
-static double filling_flops(const struct formula *f, double flops)
+/// The weights that a phase of an expert multiplies; NULL: none.
+static const struct mod_param *matrix_of(const struct formula *f, enum phase phase)
+{
+    for (uint32_t i = 0; i < f->stage->args.count; i++) {
+        const struct mod_arg *arg = ROW(f->model->module, mod_arg, f->stage->args.first + i);
+        if (arg->param != NONE && phase_reads(f, arg, phase) && ROW(f->model->module, mod_param, arg->param)->ndims == 3)
+            return ROW(f->model->module, mod_param, arg->param);
+    }
+    return NULL;
+}
+
+/// What the tiles of a CUDA kernel compute beyond its flops: tiles are whole, and all SMs wait for those that have one more.
+static double tile_flops(const struct formula *f, enum phase phase, double flops, double rows, double experts)
+{
+    const struct model *m = f->model;
+    const struct mod_param *matrix = matrix_of(f, phase);
+    const char *target = ir_text(m->module, m->pipeline->target_text);
+    const struct cuda_chip *chip = cuda_chip(context_printf(m->context, "%.*s", (int)strcspn(target, ","), target));
+    double sms = (double)ROW(m->module, mod_device, m->kinds[f->kind].device)->sm;
+    if (!matrix || !chip || sms <= 0)
+        return 0;
+    bool codes = dtype_quantised(ROW(m->module, mod_format, matrix->format)->base);
+    struct cuda_tile tile = cuda_tile_of(chip, phase == phase_up && stage_arg(m->module, f->stage, "w_gate_up"), codes);
+    double high = ceil(rows / experts / (double)tile.rows), wide = ceil((double)matrix->dims[1] / (double)tile.features);
+    double turns = ceil(experts * high * wide / sms);
+    return turns * sms * 2 * (double)tile.rows * (double)tile.features * (double)matrix->dims[2] - flops;
+}
+
+/// A GEMM of few rows keeps the SMs from their full speed as `half_rows` more rows per expert would, where the device says
+/// how many were measured; else as its kernel's tiles do.
+static double filling_flops(const struct formula *f, enum phase phase, double flops)
 {
     const struct mod_arg *first = value_arg(f->model, f->stage, 0);
     double half = (double)ROW(f->model->module, mod_device, f->model->kinds[f->kind].device)->half_rows;
@@ -334,6 +364,8 @@ static double filling_flops(const struct formula *f, double flops)
         experts = fmin(owned_in_wave(f), rows);
     else
         experts = rows / f->tokens;
+    if (half <= 0 && f->model->pipeline->target == target_cuda)
+        return fmax(0, tile_flops(f, phase, flops, rows, experts));
     return flops / rows * half * experts;
 }
 
@@ -390,7 +422,7 @@ struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kin
             continue;
         double flops = phase->flops ? evaluate(&f, phase->flops) : 0;
         cost.flops += flops;
-        cost.filling_flops += filling_flops(&f, flops);
+        cost.filling_flops += filling_flops(&f, (enum phase)phase->phase, flops);
         cost.bytes += (phase->bytes ? evaluate(&f, phase->bytes) : 0) +
                       (tokens > 0 ? weight_bytes(&f, (enum phase)phase->phase) : 0);
     }

@@ -80,24 +80,13 @@ GPU_INLINE void store(const Item &item, const char *acc, const struct moe_pairs_
     });
 }
 
-/// acc[column .. + 4) += weight * (sums + bias)
-GPU_INLINE void add_four(char *acc, int64_t column, float weight, const uint32_t (&sums)[4], const float *bias)
-{
-    gpu::Words &to = *(gpu::Words *)(acc + column * 4);
-    const gpu::Words so_far = to;
-    const uint32_t before[4] = {so_far.x, so_far.y, so_far.z, so_far.w};
-    uint32_t after[4];
-    GPU_UNROLL for (int i = 0; i < 4; i++)
-    {
-        const float sum = gpu::number(sums[i]);
-        after[i] = gpu::bits(gpu::fma(weight, HAS_BIAS ? sum + bias[column + i] : sum, gpu::number(before[i])));
-    }
-    to = {after[0], after[1], after[2], after[3]};
-}
+/// Two neighbouring sums: four lanes read and write the 32 bytes of a sector.
+struct alignas(8) Two {
+    float x, y;
+};
 
 /// Adds a thread's part of a tile, whose first pair is `first`, to the accumulator. Its columns begin at `column` of the
-/// item. `bias`: the expert's. Two lanes have four columns of each of two blocks between them; by exchanges each gets those
-/// of one block.
+/// item. `bias`: the expert's.
 GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &item, int64_t first, int64_t rows,
                     const TileSums &sums, int column, const float *bias)
 {
@@ -105,18 +94,20 @@ GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &i
         GPU_UNROLL for (int half = 0; half < 2; half++)
         {
             const int place = first_row() + M_STEP * m + gpu::lane() / 4 + 8 * half;
-            const bool there = place < rows;
-            const float weight = !UNWEIGHTED && there ? pairs->pair_weight[first + place] : 1.0f;
-            char *to = there ? acc + pairs->pair_row[first + place] * ACC_STRIDE : acc;
-            GPU_UNROLL for (int n = 0; n < NS; n += 2)
+            if (place >= rows)
+                continue;
+            const float weight = UNWEIGHTED ? 1.0f : pairs->pair_weight[first + place];
+            char *to = acc + pairs->pair_row[first + place] * ACC_STRIDE;
+            GPU_UNROLL for (int n = 0; n < NS; n++)
             {
-                const float *a = sums.at[m][n] + 2 * half, *b = sums.at[m][n + 1] + 2 * half;
-                uint32_t four[4] = {gpu::bits(a[0]), gpu::bits(a[1]), gpu::bits(b[0]), gpu::bits(b[1])};
-                exchange(four[0], four[2], 1);
-                exchange(four[1], four[3], 1);
-                const int64_t at = item.column + column + 8 * (n + gpu::lane() % 2) + gpu::lane() % 4 / 2 * 4;
-                if (there && at < item.column_end)
-                    add_four(to, at, weight, four, bias);
+                const int64_t at = item.column + column + 8 * n + gpu::lane() % 4 * 2;
+                if (at >= item.column_end)
+                    continue;
+                const float x = sums.at[m][n][2 * half], y = sums.at[m][n][2 * half + 1];
+                Two &two = *(Two *)(to + at * 4);
+                const Two before = two;
+                two = {gpu::fma(weight, HAS_BIAS ? x + bias[at] : x, before.x),
+                       gpu::fma(weight, HAS_BIAS ? y + bias[at + 1] : y, before.y)};
             }
         }
 }

@@ -32,10 +32,10 @@ for kernel in copy_rows merge; do
     grep -E '^\s*(ld|st)\.(global\.)?(nc\.)?(b|u|s|f)(8|16|32)\s' "$folder/rows" && { echo "$kernel: narrow accesses"; exit 1; }
 done
 
-for kernel in mlp_up mlp_down; do # results and sums by 16 bytes
+for kernel in mlp_up mlp_down; do # results by 16 bytes, sums by 8
     sed -n "/^\/\/ kernel $kernel/,/^\/\/ kernel [^$kernel]/p" "$folder/ptx" >"$folder/product"
     grep -q 'st.v4\|st.global.v4' "$folder/product"
-    grep -E '^\s*st\.(global\.)?(v2\.)?(b|u|s|f)(8|16|32)\s' "$folder/product" && { echo "$kernel: narrow stores"; exit 1; }
+    grep -E '^\s*st\.(global\.)?(b|u|s|f)(8|16|32)\s' "$folder/product" && { echo "$kernel: narrow stores"; exit 1; }
 done
 
 # sm_90a: boxes of tensors and products by warpgroups, which the assembler has not put one after the other (its notes C75xx);

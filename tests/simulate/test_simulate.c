@@ -44,6 +44,31 @@ static void test_device_figures(void)
     simulated_free(&b);
 }
 
+/// CUDA kernels compute whole tiles, and all SMs wait for those that have one more: 256 of 64 x 128, and of 64 x 64, on 100 SMs
+/// of an sm_80; 64 of 128 x 256, and 32, of an sm_90a. What a device says that was measured stands.
+static void test_tiles(void)
+{
+    static const struct {
+        const char *target, *device;
+        double times; // as long as the products alone
+    } cases[] = {{"cpu", "", 1},
+                 {"cuda(sm_80)", "", 300.0 / 256},
+                 {"cuda(sm_90a)", "", 2.0 / 3 * 100 / 64 + 1.0 / 3 * 100 / 32},
+                 {"cuda(sm_90a)", "half_rows = 256;", 1 + 256.0 / 2048}};
+    double latency[4];
+    for (int i = 0; i < 4; i++) {
+        struct setting setting = {.bandwidth = "1000000GB/s", .members = "use serial;", .target = cases[i].target,
+                                  .device = cases[i].device};
+        struct simulated o = simulate_setting(&setting, true);
+        CU_ASSERT_EQUAL(o.code, EXIT_FINE);
+        latency[i] = figure(o.out, NULL, "latency_s");
+        simulated_free(&o);
+    }
+    const double route = 2.0 * 1024 * 512 * 4 / 3.221225472e12 * 256 / 1024; // its rows to fill the SMs
+    for (int i = 0; i < 4; i++)
+        NEAR((latency[i] - latency[0]) * 1e3, cases[i].times - 1 + (i == 3 ? route * 1e3 : 0));
+}
+
 static double latency_under(const char *load)
 {
     struct simulated o = simulate_loaded("1000000000GB/s", "use serial;", load);
@@ -122,7 +147,8 @@ static double latency_with(const char *target, const char *sms)
              "    bind combine.send to rx%s;\n"
              "    pipelined i in 0..4 { route[i+2]; dispatch[i+1] || expert[i] || combine[i-1]; }\n}\n", sms);
     struct simulated o = simulate_setting(
-        &(struct setting){.bandwidth = "10GB/s", .items = schedule, .target = target, .members = "use mine;"}, true);
+        &(struct setting){.bandwidth = "10GB/s", .items = schedule, .target = target, .members = "use mine;",
+                          .device = "half_rows = 1;"}, true); // measured: what tiles a target has is no matter
     CU_ASSERT_EQUAL(o.code, EXIT_FINE);
     double latency = figure(o.out, NULL, "latency_s");
     simulated_free(&o);
@@ -437,6 +463,7 @@ void suite_simulate(void)
     CU_pSuite suite = CU_add_suite("simulate", NULL, NULL);
     CU_add_test(suite, "costs", test_costs);
     CU_add_test(suite, "figures of a device", test_device_figures);
+    CU_add_test(suite, "tiles of CUDA kernels", test_tiles);
     CU_add_test(suite, "loads", test_loads);
     CU_add_test(suite, "SMs of a stream's own", test_lent_sms);
     CU_add_test(suite, "fill goes where its stream stalls", test_fill_in_stalls);

@@ -21,6 +21,12 @@ struct cuda_chip {
 /// The chip of an architecture; NULL: there are no kernels for it.
 const struct cuda_chip *cuda_chip(const char *name);
 
+/// What a block multiplies at once of an expert's rows and output features, which is computed whole however few there are.
+struct cuda_tile {
+    int64_t rows, features; // gate and up count apart
+};
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, bool codes);
+
 /// Fills param's layout, panel, group, bytes and dtype for the CUDA kernels: rows as in the checkpoint; `panel` is how
 /// many of them a unit of work takes. Calling it again changes nothing. False: a type without kernels.
 bool cuda_choose_layout(struct plan_param *param);

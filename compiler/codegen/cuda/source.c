@@ -273,6 +273,13 @@ static bool is_wide(const struct cuda_chip *chip, const struct plan_kernel *kern
     return product && chip->warpgroups && kernel->n[8] == dtype_none;
 }
 
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, bool codes)
+{
+    struct plan_kernel kernel = {.role = gated ? kernel_role_mlp_up : kernel_role_mlp_down, .n[8] = codes};
+    bool wide = chip->warpgroups && !codes;
+    return (struct cuda_tile){wide ? WIDE_BLOCK_M : BLOCK_M, wide ? WIDE_BLOCK_N : block_n(&kernel)};
+}
+
 /// The tensors of a wide product: A, a row a pair; and B, a row an output feature of an expert, gate and up apart.
 static void set_maps(struct cuda_source *source, const struct plan_kernel *kernel)
 {
