@@ -226,7 +226,8 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
     int64_t meta =
         e->kind == exchange_kind_dispatch ? (int64_t)c->info->choices * (int64_t)sizeof(struct moe_row_meta) : 0;
-    if (e->chunks > MOE_MAX_CHUNKS || (e->chunks ? e->chunk >= e->chunks : e->chunk != 0) || (e->chunks && e->pool))
+    if (e->chunks == 1 || e->chunks > MOE_MAX_CHUNKS || (e->chunks ? e->chunk >= e->chunks : e->chunk != 0) ||
+        (e->chunks && e->pool))
         return check_fail(c, "plan_exchange %u: chunk %u of %u", number, e->chunk, e->chunks);
     if (e->header_bytes !=
         moe_chunked_header_bytes(c->info->ranks, e->chunks, e->kind == exchange_kind_combine))
