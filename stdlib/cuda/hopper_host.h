@@ -87,8 +87,9 @@ template <int BLOCKS> GPU_INLINE void multiply_end(float (&)[BLOCKS][4])
 {
 }
 
-template <bool HALF, int N> GPU_INLINE void multiply_group(float (&d)[N / 8][4], Matrix a, Matrix b, bool add)
+template <bool HALF, int N, int BLOCKS> GPU_INLINE void multiply_group(float (&d)[BLOCKS][4], Matrix a, Matrix b, bool add)
 {
+    static_assert(N <= 8 * BLOCKS, "sums for all columns");
     host_group_lane product = {d[0], N, a, b, add, HALF};
     host_multiply_group(&product);
 }

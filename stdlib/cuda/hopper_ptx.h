@@ -109,19 +109,30 @@ template <int BLOCKS> GPU_INLINE void multiply_end(float (&d)[BLOCKS][4])
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-#define GPU_MULTIPLY_GROUP(types)                                                                              \
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"                                             \
-                 "wgmma.mma_async.sync.aligned.m64n128k16." types " {" GPU_NAMES_64 "}, %64, %65, p, 1, 1, 0, 0;\n\t}" \
-                 : GPU_SUMS_16(0), GPU_SUMS_16(4), GPU_SUMS_16(8), GPU_SUMS_16(12)                             \
+#define GPU_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define GPU_MULTIPLY_GROUP(n, types, names, a_name, b_name, add_name, ...)                                              \
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_name ", 0;\n\t"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." types " {" names "}, " a_name ", " b_name              \
+                 ", p, 1, 1, 0, 0;\n\t}"                                                                              \
+                 : __VA_ARGS__                                                                                        \
                  : "l"(a), "l"(b), "r"((int)add))
+#define GPU_MULTIPLY_GROUP_128(types)                                                                                 \
+    GPU_MULTIPLY_GROUP("128", types, GPU_NAMES_64, "%64", "%65", "%66", GPU_SUMS_16(0), GPU_SUMS_16(4), GPU_SUMS_16(8),   \
+                       GPU_SUMS_16(12))
+#define GPU_MULTIPLY_GROUP_32(types) \
+    GPU_MULTIPLY_GROUP("32", types, GPU_NAMES_16, "%16", "%17", "%18", GPU_SUMS_16(0))
 
-template <bool HALF, int N> GPU_INLINE void multiply_group(float (&d)[N / 8][4], Matrix a, Matrix b, bool add)
+template <bool HALF, int N, int BLOCKS> GPU_INLINE void multiply_group(float (&d)[BLOCKS][4], Matrix a, Matrix b, bool add)
 {
-    static_assert(N == 128, "no such product is used");
-    if constexpr (HALF)
-        GPU_MULTIPLY_GROUP("f32.f16.f16");
+    static_assert((N == 128 || N == 32) && N <= 8 * BLOCKS, "no such product is used");
+    if constexpr (N == 128 && HALF)
+        GPU_MULTIPLY_GROUP_128("f16.f16");
+    else if constexpr (N == 128)
+        GPU_MULTIPLY_GROUP_128("bf16.bf16");
+    else if constexpr (HALF)
+        GPU_MULTIPLY_GROUP_32("f16.f16");
     else
-        GPU_MULTIPLY_GROUP("f32.bf16.bf16");
+        GPU_MULTIPLY_GROUP_32("bf16.bf16");
 }
 
 } // namespace gpu

@@ -29,7 +29,16 @@ constexpr bool HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
 constexpr int TEAM_COLUMNS = COLUMNS / TEAMS, VECTORS = TEAM_COLUMNS / VECTOR; // of a row of the item, a team's
 #if GPU_MAPS
 using TileSums = Sums;
+/// Columns of an item: fewer when all rows fit into half a tile.
+GPU_INLINE int64_t item_columns(int64_t rows)
+{
+    return rows <= BOX_ROWS ? TEAMS * NARROW : COLUMNS;
+}
 #else
+GPU_INLINE int64_t item_columns(int64_t)
+{
+    return COLUMNS;
+}
 constexpr int MS = BLOCK_M / 2 / 16, NS = COLUMNS / 2 / 8; // a warp's part
 constexpr int64_t ROW_STRIDE = weight_stride(FFN);
 using TileSums = Sums<MS, NS>;
@@ -37,7 +46,7 @@ using TileSums = Sums<MS, NS>;
 
 /// Panels of columns and a range of rows.
 struct Item {
-    int64_t column, column_end, row, row_end;
+    int64_t column, column_end, team_columns, row, row_end;
 };
 
 /// The first of an expert's pairs [from, to) whose row is not below `row`.
@@ -57,8 +66,8 @@ GPU_INLINE int64_t first_pair(const struct moe_pairs_head *pairs, int64_t from, 
 template <class Body> GPU_INLINE void each_vector(const Item &item, Body body)
 {
     const int place = gpu::thread() % TEAM;
-    const int64_t column = item.column + team() * TEAM_COLUMNS + place % VECTORS * VECTOR;
-    if (column < item.column_end)
+    const int64_t within = place % VECTORS * VECTOR, column = item.column + team() * item.team_columns + within;
+    if (within < item.team_columns && column < item.column_end)
         for (int64_t row = item.row + place / VECTORS; row < item.row_end; row += TEAM / VECTORS)
             body(row, column);
 }
@@ -101,7 +110,7 @@ GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &i
             GPU_UNROLL for (int n = 0; n < NS; n++)
             {
                 const int64_t at = item.column + column + 8 * n + gpu::lane() % 4 * 2;
-                if (at >= item.column_end)
+                if (at >= item.column_end || 8 * n >= item.team_columns)
                     continue;
                 const float x = sums.at[m][n][2 * half], y = sums.at[m][n][2 * half + 1];
                 Two &two = *(Two *)(to + at * 4);
@@ -118,8 +127,9 @@ template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, Til
                        int64_t rows)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
-    multiply(pipe, sums, {&args.maps[0], first, rows}, {&args.maps[1], item.column, pairs->first_expert + expert, false}, FFN);
-    return team() * TEAM_COLUMNS;
+    multiply(pipe, sums, {&args.maps[0], first, rows},
+             {&args.maps[1], item.column, pairs->first_expert + expert, false, item.team_columns == NARROW}, FFN);
+    return (int)(team() * item.team_columns);
 }
 #else
 template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &, TileSums &sums, const Item &item, int64_t expert, int64_t first,
@@ -180,12 +190,13 @@ GPU_KERNEL(THREADS, RESIDENT)
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
     char *acc = (char *)args.k.p[DOWN_ACC];
     const int64_t width = args.end * PANEL < WIDTH ? args.end * PANEL : WIDTH;
-    const int64_t panels = (width - args.begin * PANEL + COLUMNS - 1) / COLUMNS, ranges = row_ranges(pairs->rows, panels);
+    const int64_t columns = item_columns(pairs->rows), panels = (width - args.begin * PANEL + columns - 1) / columns;
+    const int64_t ranges = row_ranges(pairs->rows, panels);
     with_pipeline([&](auto pipe) {
         for (int64_t number = gpu::block(); number < panels * ranges; number += gpu::blocks()) {
             const int64_t range = number % ranges;
-            const Item item = {args.begin * PANEL + number / ranges * COLUMNS, width, pairs->rows * range / ranges,
-                               pairs->rows * (range + 1) / ranges};
+            const Item item = {args.begin * PANEL + number / ranges * columns, width, columns / TEAMS,
+                               pairs->rows * range / ranges, pairs->rows * (range + 1) / ranges};
             if (pipe.MULTIPLIES)
                 clear(item, acc);
             for (int64_t expert = 0; expert < pairs->experts; expert++)

@@ -146,7 +146,7 @@ template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, Til
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
     multiply(pipe, sums, {&args.maps[0], tile.first, tile.rows},
-             {&args.maps[1], tile.feature, pairs->first_expert + tile.expert, !PLAIN}, HIDDEN);
+             {&args.maps[1], tile.feature, pairs->first_expert + tile.expert, !PLAIN, false}, HIDDEN);
     return team() * TEAM_FEATURES;
 }
 #else

@@ -14,7 +14,7 @@
 // runs through the same tiles as the teams, ahead of them by the slots there are, also across tiles: while a team stores
 // its results, the next tile's slices arrive. While a step's products run, the one before is waited for and its slot
 // given back. Rows beyond the tensor and k beyond the row are zeros; rows beyond the tile are other rows' numbers, whose
-// sums nobody stores. Every sum runs over k in ascending order whatever the tile's company.
+// sums nobody stores. Every sum runs over k in ascending order whatever the tile's company, in steps of 16 k whatever its width.
 #ifndef MOE_TILES_HOPPER_H
 #define MOE_TILES_HOPPER_H
 
@@ -61,12 +61,15 @@ struct Left {
     int64_t first, count;
 };
 
-/// Rows of B: 64 from `row` on for each half of each team. Halves lie side by side, or in the map's third extent.
+/// Rows of B: 64 from `row` on for each half of each team. Halves lie side by side, or in the map's third extent. For a few
+/// rows of A a tile may be `narrow`: 64 rows of B, of which each team has NARROW. Then there are enough tiles for all
+/// multiprocessors to read weights; the sums are the same.
 struct Right {
     const gpu::Map *map;
     int64_t row, expert;
-    bool apart;
+    bool apart, narrow;
 };
+constexpr int NARROW = BOX_ROWS / TEAMS;
 
 /// The slots: their barriers, and how many steps have been taken so far. Two kinds of threads go through them.
 template <bool THAT_MULTIPLIES> struct Pipeline {
@@ -101,6 +104,7 @@ template <class Body> GPU_INLINE void with_pipeline(Body body)
 template <class Pipe> GPU_INLINE void copy_slices(const Pipe &pipe, const Left &a, const Right &b, int steps)
 {
     const bool two = a.count > BOX_ROWS;
+    const int boxes = b.narrow ? 1 : 2 * TEAMS;
     if (gpu::thread() == TEAMS * TEAM) {
         GPU_ROLLED for (int i = 0; i < steps; i++)
         {
@@ -108,12 +112,11 @@ template <class Pipe> GPU_INLINE void copy_slices(const Pipe &pipe, const Left &
             char *slot = gpu::shared() + s * SLOT_BYTES, *right = slot + A_BYTES;
             gpu::Barrier *full = pipe.full + s;
             gpu::barrier_wait(pipe.empty + s, (step / STAGES & 1) ^ 1); // passes at once the first time round
-            gpu::barrier_expect(full, two ? SLOT_BYTES : SLOT_BYTES - BOX_BYTES);
+            gpu::barrier_expect(full, A_BYTES - (two ? 0 : BOX_BYTES) + boxes * BOX_BYTES);
             gpu::copy_box(slot, *a.map, full, i * SLICE, (int)a.first);
             if (two)
                 gpu::copy_box(slot + BOX_BYTES, *a.map, full, i * SLICE, (int)a.first + BOX_ROWS);
-            GPU_UNROLL for (int half = 0; half < 2 * TEAMS; half++)
-            {
+            for (int half = 0; half < boxes; half++) {
                 const int place = b.apart ? half / 2 : half;
                 gpu::copy_box(right + half * BOX_BYTES, *b.map, full, i * SLICE, (int)b.row + place * BOX_ROWS,
                               b.apart ? half % 2 : 0, (int)b.expert);
@@ -122,8 +125,8 @@ template <class Pipe> GPU_INLINE void copy_slices(const Pipe &pipe, const Left &
     }
 }
 
-/// A team's part: `BLOCKS` blocks of 64 rows.
-template <int BLOCKS, class Pipe> GPU_INLINE void multiply_slices(const Pipe &pipe, Sums &sums, int steps)
+/// A team's part: `BLOCKS` blocks of 64 rows, N columns.
+template <int BLOCKS, int N, class Pipe> GPU_INLINE void multiply_slices(const Pipe &pipe, Sums &sums, int steps)
 {
     GPU_UNROLL for (int m = 0; m < BLOCKS; m++) gpu::multiply_end(sums.at[m]);
     GPU_ROLLED for (int i = 0; i < steps; i++)
@@ -134,9 +137,9 @@ template <int BLOCKS, class Pipe> GPU_INLINE void multiply_slices(const Pipe &pi
         gpu::multiply_begin();
         GPU_UNROLL for (int k = 0; k < SLICE * 2; k += 32)
             GPU_UNROLL for (int m = 0; m < BLOCKS; m++)
-                gpu::multiply_group<DTYPE == dtype_f16, 8 * NS>(
+                gpu::multiply_group<DTYPE == dtype_f16, N>(
                     sums.at[m], gpu::matrix_k(gpu::matrix_at(slot + m * BOX_BYTES), k),
-                    gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * 2 * BOX_BYTES), k), i > 0 || k > 0);
+                    gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * SLICE * 2), k), i > 0 || k > 0);
         gpu::multiply_commit();
         gpu::multiply_wait<1>();
         if (i > 0 && gpu::lane() == 0) // the step before is done
@@ -156,10 +159,12 @@ template <class Pipe> GPU_INLINE void multiply(Pipe &pipe, Sums &sums, const Lef
     if constexpr (!Pipe::MULTIPLIES) {
         copy_slices(pipe, a, b, steps);
     } else {
-        if (a.count > BOX_ROWS)
-            multiply_slices<2>(pipe, sums, steps);
+        if (b.narrow)
+            multiply_slices<1, NARROW>(pipe, sums, steps);
+        else if (a.count > BOX_ROWS)
+            multiply_slices<2, 8 * NS>(pipe, sums, steps);
         else
-            multiply_slices<1>(pipe, sums, steps);
+            multiply_slices<1, 8 * NS>(pipe, sums, steps);
         sync_team();
     }
     pipe.step += steps;

@@ -49,12 +49,13 @@ static const struct fault others[] = {
     {"codes.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
     {"codes.h", "expand<BLOCK_N>(wide, slot + CODES_AT);", "expand<BLOCK_N / 2>(wide, slot + CODES_AT);", 0},
     {"codes.h", "gpu::thread() >= PARTS * EACH", "gpu::thread() >= PARTS * EACH - 1", 0},
-    {"tiles_hopper.h", "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * 2 * BOX_BYTES), k)",
-     "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * 2 * BOX_BYTES), k ^ 32)", 0},  // the wrong k
+    {"tiles_hopper.h", "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * SLICE * 2), k)",
+     "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * SLICE * 2), k ^ 32)", 0},  // the wrong k
+    {"tiles_hopper.h", "team() * N * SLICE * 2", "team() * 2 * BOX_BYTES", 0}, // the rows of a wide tile
     {"tiles_hopper.h", "slot + m * BOX_BYTES", "slot + m * 1024", 0},
     {"tiles_hopper.h", "slot + BOX_BYTES", "slot + BOX_BYTES - 1024", 0},
-    {"tiles_hopper.h", "two ? SLOT_BYTES : SLOT_BYTES - BOX_BYTES", "SLOT_BYTES", 0},
-    {"tiles_hopper.h", "two ? SLOT_BYTES : SLOT_BYTES - BOX_BYTES", "SLOT_BYTES - BOX_BYTES", 0},
+    {"tiles_hopper.h", "A_BYTES - (two ? 0 : BOX_BYTES)", "A_BYTES", 0},
+    {"tiles_hopper.h", "A_BYTES - (two ? 0 : BOX_BYTES)", "BOX_BYTES", 0},
     {"tiles_hopper.h", "gpu::barrier_init(empty + s, WARPS)", "gpu::barrier_init(empty + s, WARPS - 1)", 0},
     {"tiles_hopper.h", "(step / STAGES & 1) ^ 1", "step / STAGES & 1", 0},
     {"tiles_hopper.h", "pipe.empty + (step - 1) % STAGES", "pipe.empty + step % STAGES", 0}, // given back too early
@@ -144,9 +145,10 @@ static void load(struct code *code, const char *chip, const struct fault *fault,
 
 // --------------------------------------------------------------------------------------------------------- subjects
 
-static void run_layer(const char *chip, const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form)
+static void run_layer(const char *chip, const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form,
+                      int64_t rows)
 {
-    static const struct layer_shape shape = {264, 200, 3, 100, 2, dtype_bf16, dtype_bf16}; // tiles of 64 pairs and fewer
+    const struct layer_shape shape = {264, 200, 3, rows, 2, dtype_bf16, dtype_bf16};
     struct layer l;
     struct code code;
     layer_init_form(&l, &shape, form, "cuda:sm_80", 5);
@@ -178,17 +180,19 @@ static void run_layer(const char *chip, const struct fault *fault, uint64_t seed
 
 static void run_experts(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_layer("sm_80", fault, seed, result, size, 0);
+    run_layer("sm_80", fault, seed, result, size, 0, 100);
 }
 
 static void run_codes(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_layer("sm_80", fault, seed, result, size, LAYER_E4M3);
+    run_layer("sm_80", fault, seed, result, size, LAYER_E4M3, 100);
 }
 
+/// Tiles of more than 64 pairs and fewer, then rows so few that tiles are narrow.
 static void run_wide(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_layer("sm_90a", fault, seed, result, size, 0);
+    run_layer("sm_90a", fault, seed, result, size * 3 / 4, 0, 100);
+    run_layer("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, 0, 40);
 }
 
 /// With groups of experts and without.
