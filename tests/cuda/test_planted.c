@@ -70,7 +70,7 @@ static const struct fault others[] = {
     {"mlp_up.cu", "number += gpu::blocks()", "number += gpu::blocks() + 1", 0},
     {"mlp_up.cu", "at.before += wide * high;", "at.before += wide;", 0},
     {"mlp_down.cu", "if (place >= rows)", "if (place > rows)", 0},
-    {"mlp_down.cu", "if (at >= item.column_end)", "if (at > item.column_end)", 0},
+    {"mlp_down.cu", "if (at >= item.column_end ||", "if (at > item.column_end ||", 0},
     {"mlp_down.cu", "pairs->rows * (range + 1) / ranges", "pairs->rows * (range + 1) / ranges + 1", 0},
     {"mlp_down.cu", "clear(item, acc);", ";", 0},
     {"route.cu", "keys[i] > best ||", "keys[i] >= best ||", 0},
