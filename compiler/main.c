@@ -1,5 +1,5 @@
-// The `moecc` command: option parsing, one function a command, diagnostics and exit codes. What a command does lies in
-// driver.c (compiling), syntax/format.c (fmt) and runtime/cli (run).
+// The `moecc` command: one function a command, diagnostics and exit codes. Options are read in command_line.c; what a
+// command does lies in driver.c (compiling), syntax/format.c (fmt) and runtime/cli (run).
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,30 +7,16 @@
 
 #include "compiler/calibrate/calibrate.h"
 #include "compiler/codegen/cpu/cpu.h"
-#include "compiler/driver.h"
+#include "compiler/command_line.h"
 #include "compiler/explain/explain.h"
 #include "compiler/import/import.h"
 #include "compiler/plan/build.h"
 #include "compiler/simulate/compare.h"
 #include "compiler/tune/tune.h"
-#include "runtime/cli/cli.h"
 #include "runtime/moe.h"
 #include "runtime/open.h"
 #include "runtime/output.h"
 #include "runtime/plan/plan.h"
-
-struct command_line {
-    struct driver_options driver;
-    const char *dims[32];
-    const char *output;         // -o
-    enum diag_format diagnostics;
-    bool color, quiet, verbose, check_format, library;
-    const char *carrier;        // `build`: what the plan is appended to; NULL: the runtime inside this moecc
-    const char *operands[64];   // what is no option
-    int operand_count;
-    const char *cluster;        // of `import`
-    struct run_options run;     // the `run` command's own
-};
 
 struct command {
     const char *name, *operands, *does;
@@ -40,14 +26,6 @@ struct command {
 };
 
 static const struct command commands[];
-
-static enum exit_code usage_error(const char *format, const char *what)
-{
-    fprintf(stderr, "moecc: ");
-    fprintf(stderr, format, what);
-    fprintf(stderr, "; `moecc --help` lists commands and options\n");
-    return EXIT_USAGE;
-}
 
 static void print_help(void)
 {
@@ -79,178 +57,6 @@ static void print_command_help(const struct command *c)
            *c->operands ? " " : "", c->does, c->options ? c->options : "", c->options ? "\n" : "");
 }
 
-// ------------------------------------------------------------------------------------------------------- options
-
-struct option {
-    const char *name;
-    void (*set)(struct command_line *line, const char *value); // value NULL: takes none
-    bool has_value;
-};
-
-static void set_pipeline(struct command_line *l, const char *v) { l->driver.check.pipeline = v; }
-static void set_schedule(struct command_line *l, const char *v) { l->driver.check.schedule = v; }
-static void set_target(struct command_line *l, const char *v) { l->driver.check.target = v; }
-static void set_ranks(struct command_line *l, const char *v) { l->driver.check.ranks = (uint32_t)strtoul(v, NULL, 10); }
-static void set_layer(struct command_line *l, const char *v) { l->driver.check.layer = strtol(v, NULL, 10); }
-static void set_level(struct command_line *l, const char *v) { l->driver.cpu_level = v; }
-static void set_emit(struct command_line *l, const char *v) { l->driver.emit = v; }
-static void set_output(struct command_line *l, const char *v) { l->output = v; }
-static void set_times(struct command_line *l, const char *v) { (void)v, l->driver.time_passes = true; }
-static void set_check(struct command_line *l, const char *v) { (void)v, l->check_format = true; }
-static void set_carrier(struct command_line *l, const char *v) { l->carrier = v; }
-static void set_library(struct command_line *l, const char *v) { (void)v, l->library = true; }
-static void set_cluster(struct command_line *l, const char *v) { l->cluster = v; }
-static void set_trace(struct command_line *l, const char *v) { l->driver.trace = v; }
-static void set_svg(struct command_line *l, const char *v) { l->driver.svg = v; }
-static void set_load(struct command_line *l, const char *v) { l->driver.load = v; }
-static void set_json(struct command_line *l, const char *v) { (void)v, l->driver.json = true; }
-static void set_use_cuda(struct command_line *l, const char *v) { l->driver.use_cuda = v; }
-static void set_quiet(struct command_line *l, const char *v) { (void)v, l->quiet = true; }
-static void set_verbose(struct command_line *l, const char *v) { (void)v, l->verbose = l->driver.verbose = true; }
-
-static void set_dim(struct command_line *l, const char *v)
-{
-    l->dims[l->driver.check.dim_count++] = v;
-}
-
-static void set_diagnostics(struct command_line *l, const char *v)
-{
-    l->diagnostics = !strcmp(v, "json") ? DIAG_JSON : !strcmp(v, "short") ? DIAG_SHORT : DIAG_TEXT;
-}
-
-/// A terminal that shows colours, unless NO_COLOR says, with any text at all, that they are not wanted.
-static bool wants_color(int stream)
-{
-    const char *refused = getenv("NO_COLOR"), *terminal = getenv("TERM");
-    return isatty(stream) && !(refused && *refused) && !(terminal && !strcmp(terminal, "dumb"));
-}
-
-static void set_color(struct command_line *l, const char *v)
-{
-    l->color = !strcmp(v, "always") || (!strcmp(v, "auto") && wants_color(2));
-    l->driver.color = !strcmp(v, "always") || (!strcmp(v, "auto") && wants_color(1));
-}
-
-static const struct option options[] = {
-    {"--pipeline", set_pipeline, true},   {"--schedule", set_schedule, true}, {"--target", set_target, true},
-    {"--ranks", set_ranks, true},         {"--layer", set_layer, true},       {"--cpu-level", set_level, true},
-    {"--emit", set_emit, true},           {"-o", set_output, true},           {"-D", set_dim, true},
-    {"--diagnostics", set_diagnostics, true}, {"--color", set_color, true},   {"--time-passes", set_times, false},
-    {"--carrier", set_carrier, true},     {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
-    {"--cluster", set_cluster, true},
-    {"-v", set_verbose, false},           {"--use-cuda", set_use_cuda, true},
-    {"--trace", set_trace, true},         {"--json", set_json, false},
-    {"--load", set_load, true},           {"--svg", set_svg, true},
-};
-
-static const struct option *find_option(const char *argument, const char **value)
-{
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        size_t length = strlen(options[i].name);
-        if (strncmp(argument, options[i].name, length))
-            continue;
-        *value = NULL;
-        if (argument[length] == '=' && argument[1] == '-')
-            *value = argument + length + 1;
-        else if (argument[length] && !(argument[1] != '-' && options[i].has_value)) // -Dtokens=8 is one argument
-            continue;
-        else if (argument[length])
-            *value = argument + length;
-        return &options[i];
-    }
-    return NULL;
-}
-
-static bool one_of(const char *word, const char *const *words)
-{
-    for (; *words; words++)
-        if (!strcmp(word, *words))
-            return true;
-    return false;
-}
-
-// Values that a later stage would only misread are refused here.
-static enum exit_code check_values(const char *option, const char *value)
-{
-    static const char *const formats[] = {"text", "short", "json", NULL}, *const colors[] = {"auto", "always", "never", NULL};
-    char *end = NULL;
-    if ((!strcmp(option, "--diagnostics") && !one_of(value, formats)) || (!strcmp(option, "--color") && !one_of(value, colors)) ||
-        (!strcmp(option, "--emit") && !one_of(value, driver_stages)))
-        return usage_error("unknown value `%s`", value);
-    if (!strcmp(option, "--ranks") && (strtol(value, &end, 10) < 1 || *end || strtol(value, NULL, 10) > 1024))
-        return usage_error("`--ranks %s`: a number from 1 to 1024 is expected", value);
-    if (!strcmp(option, "--layer") && (strtol(value, &end, 10) < 0 || *end || !*value))
-        return usage_error("`--layer %s`: a layer's number is expected", value);
-    return EXIT_FINE;
-}
-
-// One option and its value from argv[*i] on; *i is left at the last argument used.
-static enum exit_code take_option(struct command_line *line, const struct command *command, int argc, char **argv, int *i)
-{
-    const char *given = argv[*i], *value = NULL;
-    char error[256];
-    int next = *i;
-    enum run_option_result taken = RUN_OPTION_UNKNOWN;
-    if (command->takes_run_options)
-        taken = run_option_take(&line->run, argc, argv, &next, error, sizeof error);
-    if (taken == RUN_OPTION_TAKEN) {
-        *i = next - 1;
-        return EXIT_FINE;
-    }
-    if (taken == RUN_OPTION_BAD)
-        return usage_error("%s", error);
-    const struct option *option = find_option(given, &value);
-    if (!option && !strncmp(given, "--tokens", strlen("--tokens")))
-        return usage_error("`%s` is an option of `run`; the token count of a file is set as in `-D tokens=10`", given);
-    if (!option)
-        return usage_error("unknown option `%s`", given);
-    if (option->has_value && !value && !(value = *i + 1 < argc ? argv[++*i] : NULL))
-        return usage_error("`%s` needs a value", given);
-    enum exit_code wrong = option->has_value ? check_values(option->name, value) : EXIT_FINE;
-    if (option->set == set_dim && line->driver.check.dim_count == sizeof line->dims / sizeof *line->dims)
-        wrong = usage_error("too many `-D` at `%s`", value);
-    if (!wrong)
-        option->set(line, value);
-    return wrong;
-}
-
-// A run's options that the compiler needs as well.
-static void share_run_options(struct command_line *line)
-{
-    const struct run_options *run = &line->run;
-    struct check_options *check = &line->driver.check;
-    check->pipeline = run->pipeline;
-    check->target = run->target;
-    check->ranks = run->ranks;
-    check->layer = run->layer;
-    line->driver.cpu_level = run->cpu_level;
-    line->driver.cuda_host.checked = getenv("MOECC_CUDA_CHECK") != NULL;
-    line->quiet = run->quiet;
-    line->verbose = run->verbose;
-}
-
-static enum exit_code parse_arguments(struct command_line *line, const struct command *command, int argc, char **argv)
-{
-    for (int i = 0; i < argc; i++) {
-        if (argv[i][0] == '-' && argv[i][1]) {
-            enum exit_code wrong = take_option(line, command, argc, argv, &i);
-            if (wrong)
-                return wrong;
-        } else if (line->operand_count == sizeof line->operands / sizeof *line->operands) {
-            return usage_error("too many files at `%s`", argv[i]);
-        } else {
-            line->operands[line->operand_count++] = argv[i];
-        }
-    }
-    char error[256];
-    if (command->takes_run_options) {
-        if (!run_options_check(&line->run, error, sizeof error))
-            return usage_error("%s", error);
-        share_run_options(line);
-    }
-    return EXIT_FINE;
-}
-
 static enum exit_code one_file(struct command_line *line, const char *command)
 {
     if (line->operand_count != 1)
@@ -258,8 +64,6 @@ static enum exit_code one_file(struct command_line *line, const char *command)
     line->driver.file = line->operands[0];
     return EXIT_FINE;
 }
-
-// ------------------------------------------------------------------------------------------------------- commands
 
 static enum exit_code command_check(struct context *context, struct command_line *line)
 {
@@ -559,25 +363,43 @@ static enum exit_code command_calibrate(struct context *context, struct command_
 
 static const struct command commands[] = {
     {"check", "FILE", "parse, check, schedule, prove; silent on success but for a line on stderr", command_check, false,
-     "  -D tokens=2048        replace the value of a dim\n  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n  --pipeline NAME       which pipeline, where a file has several\n  --emit=STAGE          stop after a stage and print it\n"},
+     "  -D tokens=2048        replace the value of a dim\n"
+     "  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n"
+     "  --pipeline NAME       which pipeline, where a file has several\n"
+     "  --emit=STAGE          stop after a stage and print it\n"},
     {"run", "FILE", "compile in memory and execute", command_run, true, NULL},
     {"build", "FILE -o OUT", "a self-contained executable; --lib a shared object and a header instead", command_build, false,
-     "  -o OUT                the result; required\n  --lib                 a shared object and its header\n  --cpu-level LEVEL     one level of kernels alone\n  --carrier FILE        the moe-stub or libmoe.so of another machine\n"},
+     "  -o OUT                the result; required\n"
+     "  --lib                 a shared object and its header\n"
+     "  --cpu-level LEVEL     one level of kernels alone\n"
+     "  --carrier FILE        the moe-stub or libmoe.so of another machine\n"},
     {"fmt", "[--check] FILE...", "canonical text, in place", command_fmt, false,
      "  --check               change nothing; exit code 1 where a file is not in canonical form\n"},
     {"inspect", "PLAN|EXE", "print a plan: ranks, streams, instructions, buffers, kernels, sizes", command_inspect, false, NULL},
     {"verify", "FILE", "the proof alone, with statistics", command_check, false,
-     "  -D tokens=2048        replace the value of a dim\n  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n  --pipeline NAME       which pipeline, where a file has several\n"},
+     "  -D tokens=2048        replace the value of a dim\n"
+     "  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n"
+     "  --pipeline NAME       which pipeline, where a file has several\n"},
     {"simulate", "FILE", "predicted timeline per schedule; --json, --trace T.json, --svg F, --load zipf(0.7)", command_simulate, false,
-     "  -D tokens=2048        replace the value of a dim\n  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n  --pipeline NAME       which pipeline, where a file has several\n  --load 'zipf(0.7)'    tokens that do not spread evenly, or a file of `run --output`\n  --json                figures as JSON\n  --trace T.json        the timeline as a trace\n  --svg F.svg           the timeline as a picture\n"},
+     "  -D tokens=2048        replace the value of a dim\n"
+     "  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n"
+     "  --pipeline NAME       which pipeline, where a file has several\n"
+     "  --load 'zipf(0.7)'    tokens that do not spread evenly, or a file of `run --output`\n"
+     "  --json                figures as JSON\n"
+     "  --trace T.json        the timeline as a trace\n"
+     "  --svg F.svg           the timeline as a picture\n"},
     {"compare", "A.json B.json", "two traces, predicted or measured: ratios per stage, where they part; -o BOTH.json",
      command_compare, false,
      "  -o BOTH.json          both timelines in one file\n"},
     {"tune", "FILE", "search knobs, schedules and orders; a ranked table and the winner's text", command_tune, false,
-     "  -D tokens=2048        replace the value of a dim\n  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n  --pipeline NAME       which pipeline, where a file has several\n  --load 'zipf(0.7)'    tokens that do not spread evenly\n"},
+     "  -D tokens=2048        replace the value of a dim\n"
+     "  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n"
+     "  --pipeline NAME       which pipeline, where a file has several\n"
+     "  --load 'zipf(0.7)'    tokens that do not spread evenly\n"},
     {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false, NULL},
     {"calibrate", "[--ranks N]", "measure this machine: a `device` and a `cluster` block, on stdout or -o FILE", command_calibrate, false,
-     "  --ranks N             ranks that share this machine\n  -o FILE               where the blocks go; else stdout\n"},
+     "  --ranks N             ranks that share this machine\n"
+     "  -o FILE               where the blocks go; else stdout\n"},
     {"import", "DIR|config.json", "a `.moe` file for a Hugging Face checkpoint, on stdout", command_import, false,
      "  --cluster hgx8|FILE.moe:NAME  what the file is written for; without it: this machine\n"},
     {"lsp", "", "language server (not built yet)", NULL, false, NULL},
@@ -590,7 +412,7 @@ static enum exit_code run_command(const struct command *command, int argc, char 
     struct command_line line = {.driver = {.out = stdout, .color = wants_color(1), .check = {.layer = -1}}, .color = wants_color(2)};
     line.driver.check.dims = line.dims;
     run_options_init(&line.run);
-    enum exit_code code = parse_arguments(&line, command, argc, argv);
+    enum exit_code code = parse_arguments(&line, command->takes_run_options, argc, argv);
     if (!code) {
         context_init(&context);
         int jumped = setjmp(context.fatal);

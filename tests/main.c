@@ -8,6 +8,7 @@
 #define SUITES(S) \
     S(syntax)     \
     S(check)      \
+    S(selections) \
     S(places)     \
     S(schedule)   \
     S(lower)      \
@@ -94,10 +95,23 @@ static void suite_ends(const CU_pSuite suite, const CU_pFailureRecord failures)
     printf("\nseconds %s %.1f, of processors %.1f", suite->pName, now[0] - began[0], now[1] - began[1]);
 }
 
+static int is_suite(const char *name)
+{
+    for (size_t i = 0; i < sizeof suites / sizeof *suites; i++)
+        if (!strcmp(suites[i].name, name))
+            return 1;
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "--run-plan"))
         return run_plan_file(argv[2]);
+    for (int a = 1; a < argc; a++)
+        if (!is_suite(argv[a])) {
+            fprintf(stderr, "moe-tests: there is no suite `%s`\n", argv[a]);
+            return 2;
+        }
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (CU_initialize_registry() != CUE_SUCCESS)
         return 3;

@@ -3,6 +3,8 @@
 #ifndef MOE_BAD_PROGRAMS_H
 #define MOE_BAD_PROGRAMS_H
 
+#include "fixture.h"
+
 static const char *const good_program[] = {
     /*  1 */ "import std.ops;",
     /*  2 */ "import std.hw { laptop };",
@@ -63,12 +65,6 @@ static const char *const good_program[] = {
     /* 57 */ "}",
 };
 enum { GOOD_LINES = sizeof good_program / sizeof *good_program };
-
-struct bad_line {
-    int line;
-    const char *text;
-    const char *code;
-};
 
 static const struct bad_line bad_lines[] = {
     // names of tensors that layers or experts could not share

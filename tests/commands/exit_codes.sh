@@ -44,6 +44,7 @@ expect 1 "rank 2" $m run examples/hello.moe --tokens 5,6,2049,1 -q
 expect 1 "2048" $m run examples/hello.moe --tokens 5,6,2049,1 -q
 expect 3 "absent" $m run examples/hello.moe --input "$folder/absent.safetensors" -q
 expect 1 "E0" $m run examples/hello.moe --ranks 3 --tokens 8
+expect 2 "a layer.s number is expected" $m check examples/hello.moe --layer 4294967296
 expect 3 "nodir/t.json: cannot write: No such file" $m run examples/hello.moe --tokens 4 -q --trace "$folder/nodir/t.json"
 [ -z "$($m check --diagnostics=json examples/hello.moe 2>&1)" ] || wrong=1
 $m run examples/hello.moe --version | grep -q '^moecc [0-9]' || wrong=1
