@@ -195,6 +195,7 @@ static bool cpu_create(struct moe_session *session)
 static void cpu_destroy(struct moe_session *session)
 {
     struct cpu_state *state = session->device_state;
+    session->stuck = false; // a kernel that was late may have come back since
     atomic_store(&session->stop, true);
     atomic_fetch_add(&session->epoch, 1);
     futex_wake(&session->epoch, INT_MAX);

@@ -1,6 +1,7 @@
 // The runtime against hand-built plans: file form, validation, dispatch and combine under every shape of overflow,
 // faults, timeouts, and the simulated device.
 #include <CUnit/CUnit.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -383,10 +384,13 @@ static void test_timeout(void)
     expect_failure(s, (moe_options){.device = "sim"}, MOE_TIMEOUT, "waiting for semaphore 3 to reach 1 (it is 0)");
 }
 
-static void slow_kernel(const struct moe_kargs *a, int64_t begin, int64_t end, void *scratch)
+static atomic_bool let_go;
+
+static void stuck_kernel(const struct moe_kargs *a, int64_t begin, int64_t end, void *scratch)
 {
     (void)a, (void)begin, (void)end, (void)scratch;
-    usleep(600000);
+    while (!atomic_load(&let_go))
+        usleep(1000);
 }
 
 static void test_stuck_kernel(void)
@@ -398,9 +402,11 @@ static void test_stuck_kernel(void)
     CU_ASSERT_EQUAL_FATAL(small_session(&s, &(moe_options){.threads = 4, .timeout_s = 0.1}, &plan, &session), MOE_OK);
     data_make(&d, &s, 3, 0);
     data_steps(&d, 0);
-    session_override_kernel(session, "mlp_up", slow_kernel);
+    atomic_store(&let_go, false);
+    session_override_kernel(session, "mlp_up", stuck_kernel);
     CU_ASSERT_EQUAL(moe_session_run(session, d.steps, 2), MOE_TIMEOUT);
     CU_ASSERT_PTR_NOT_NULL(strstr(moe_session_error(session), "mlp_up"));
+    atomic_store(&let_go, true); // so the session's memory is released after all
     moe_session_destroy(session);
     moe_plan_close(plan);
     data_free(&d);
