@@ -183,19 +183,19 @@ fuzz-cover fuzz-smoke:
 
 # What overlap is worth with emulated links, against its bounds; and what the cost model predicts, against measurement.
 SCHEDULE_BENCH_SRC := $(wildcard tests/bench/schedules/*.c)
-$(B)/moe-bench-%: $(B)/obj/tests/bench/schedules/%.o $(B)/obj/tests/bench/schedules/subject.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+$(B)/moe-bench-%: $(B)/obj/tests/bench/schedules/%.o $(B)/obj/tests/bench/schedules/subject.o $(B)/obj/tests/bench/plan.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
 # One layer of published models at full size: up to 12 GB of memory each, a few minutes.
 MODEL_BENCH_SRC := $(wildcard tests/bench/models/*.c)
-$(B)/moe-bench-models: $(call obj,$(MODEL_BENCH_SRC)) $(B)/obj/tests/bench/schedules/subject.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
+$(B)/moe-bench-models: $(call obj,$(MODEL_BENCH_SRC)) $(B)/obj/tests/bench/schedules/subject.o $(B)/obj/tests/bench/plan.o $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
 # A layer under calls whose token counts change, for SECONDS: allocations, size, spread of latencies.
 SECONDS ?= 600
-SERVING_SRC := $(wildcard tests/bench/serving/*.c) tests/bench/moecc.c tests/bench/problem.c
+SERVING_SRC := $(wildcard tests/bench/serving/*.c) tests/bench/moecc.c tests/bench/plan.c tests/bench/problem.c
 $(B)/moe-bench-serving: $(call obj,$(SERVING_SRC)) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) $(foreach f,malloc calloc realloc aligned_alloc mmap,-Wl,--wrap=$(f)) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "compiler/driver.h"
 #include "runtime/moe.h"
 #include "tests/bench/engine.h"
+#include "tests/bench/plan.h"
 
 struct bench_moecc {
     moe_plan *plan;
@@ -43,21 +43,6 @@ static void write_layer(const struct bench_shape *shape, enum bench_dtype dtype,
                   "pipeline bench { layer = moe; cluster = laptop; placement = p; target = cpu; use serial; }\n");
 }
 
-static moe_plan *compile_layer(const char *path)
-{
-    struct driver_options options = {.file = path, .check = {.ranks = 1, .layer = -1}, .out = stdout};
-    static struct context context;
-    struct driver_result result = {0};
-    moe_plan *plan = NULL;
-    context_init(&context);
-    if (!setjmp(context.fatal) && compile(&context, &options, &result) == EXIT_FINE)
-        moe_plan_from_memory(result.image, result.image_bytes, &plan);
-    diag_print_all(&context, DIAG_TEXT, false, stderr);
-    context_free(&context);
-    free(result.image);
-    return plan;
-}
-
 struct bench_moecc *bench_moecc_load(const struct bench_shape *shape, enum bench_dtype dtype, unsigned threads,
                                      int64_t tokens)
 {
@@ -72,7 +57,7 @@ struct bench_moecc *bench_moecc_load(const struct bench_shape *shape, enum bench
     }
     write_layer(shape, dtype, tokens, file);
     fclose(file);
-    moecc->plan = compile_layer(path);
+    moecc->plan = bench_plan(path, &(struct check_options){.ranks = 1, .layer = -1});
     remove(path);
     moe_options options = {.threads = threads};
     if (!moecc->plan || moe_session_create(moecc->plan, &options, &moecc->session) != MOE_OK)

@@ -30,19 +30,9 @@ void release(struct checked *checked)
     context_free(&checked->context);
 }
 
-char *printed_errors(const struct context *context, enum diag_format format)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    diag_print_all(context, format, false, out);
-    fclose(out);
-    return text;
-}
-
 char *errors_of(const struct checked *checked, enum diag_format format)
 {
-    return printed_errors(&checked->context, format);
+    return printed_diagnostics(&checked->context, format);
 }
 
 void expect_fine(const struct checked *checked, const char *what)
@@ -53,16 +43,6 @@ void expect_fine(const struct checked *checked, const char *what)
     char *errors = errors_of(checked, DIAG_SHORT);
     printf("\n%s:\n%s", what, errors);
     free(errors);
-}
-
-char *printed(const struct ir *ir)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    ir_print(ir, out);
-    fclose(out);
-    return text;
 }
 
 const struct mod_pipeline *pipeline_of(const struct checked *checked)

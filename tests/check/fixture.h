@@ -5,6 +5,7 @@
 
 #include "compiler/check/module.h"
 #include "compiler/driver.h"
+#include "tests/printed.h"
 
 struct checked {
     struct context context;
@@ -27,13 +28,10 @@ void check_path(struct checked *checked, const char *path, const struct check_op
 void release(struct checked *checked);
 
 /// All diagnostics as text; free with free().
-char *printed_errors(const struct context *context, enum diag_format format);
 char *errors_of(const struct checked *checked, enum diag_format format);
 void expect_fine(const struct checked *checked, const char *what);
 /// Fails the test unless it was refused with `part` in its diagnostics; releases it.
 void expect_error(struct checked *checked, const char *part);
-/// An IR as text; free with free().
-char *printed(const struct ir *ir);
 const struct mod_pipeline *pipeline_of(const struct checked *checked);
 
 extern char check_folder[64];

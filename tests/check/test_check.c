@@ -19,9 +19,9 @@ static void expect_module(const char *path)
     CU_ASSERT_STRING_EQUAL(error, "");
     CU_ASSERT_TRUE(module_check(&checked.module, error, sizeof error));
     CU_ASSERT_STRING_EQUAL(error, "");
-    char *text = printed(&checked.module);
+    char *text = printed_ir(&checked.module);
     CU_ASSERT_TRUE_FATAL(ir_parse(&again, &module_ir, text, error, sizeof error));
-    char *text_again = printed(&again);
+    char *text_again = printed_ir(&again);
     CU_ASSERT_STRING_EQUAL(text, text_again);
     free(text);
     free(text_again);
@@ -182,7 +182,7 @@ static void expect_late(const struct late_line *late)
         CU_FAIL_FATAL("the compiler ended in a fatal error");
     }
     enum exit_code code = compile(&context, &options, &result);
-    char *errors = printed_errors(&context, DIAG_SHORT);
+    char *errors = printed_diagnostics(&context, DIAG_SHORT);
     snprintf(expected, sizeof expected, "%s/program.moe:%d:%d: error[%s]", check_folder, line, column, late->code);
     bool good = !*late->code                ? code == EXIT_FINE
                 : strchr(late->text, '@')   ? !strncmp(errors, expected, strlen(expected))

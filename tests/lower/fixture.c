@@ -113,16 +113,6 @@ void lowered_free(struct lowered *l)
     free(l->errors);
 }
 
-char *ir_printed(const struct ir *ir)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    ir_print(ir, out);
-    fclose(out);
-    return text;
-}
-
 bool accepted(struct lowered *l)
 {
     char error[512] = "";
@@ -145,12 +135,12 @@ static void check_plan(struct lowered *l)
     CU_ASSERT_TRUE(good);
     if (!good)
         fprintf(stderr, "%s\n", error);
-    char *text = ir_printed(&l->plan);
+    char *text = printed_ir(&l->plan);
     struct ir copy;
     good = ir_parse(&copy, &plan_ir, text, error, sizeof error);
     CU_ASSERT_TRUE(good);
     if (good) {
-        char *again = ir_printed(&copy);
+        char *again = printed_ir(&copy);
         CU_ASSERT_STRING_EQUAL(text, again);
         free(again);
     }

@@ -4,6 +4,7 @@
 #define TESTS_LOWER_FIXTURE_H
 
 #include "compiler/lower/program.h"
+#include "tests/printed.h"
 
 struct setting {
     const char *use; // "serial", "ladder(n: 4)"
@@ -32,6 +33,5 @@ void check_setting(const struct setting *setting);
 /// Every wait and every signal matters: without any one of them the program is refused. `round_trips`: a wait may be
 /// implied by messages to another rank and back, which placing waits does not count on; the model must agree.
 void mutate_semaphores(const struct setting *setting, bool round_trips);
-char *ir_printed(const struct ir *ir); // free with free()
 
 #endif

@@ -9,6 +9,7 @@
 #include "compiler/schedule/schedule.h"
 #include "tests/schedule/schedule_texts.h"
 #include "tests/schedule/split_texts.h"
+#include "tests/printed.h"
 
 struct subject {
     struct context context;
@@ -28,16 +29,6 @@ static const char *write_source(const char *text)
         fclose(file);
     }
     return path;
-}
-
-static char *diagnostics(struct context *context, enum diag_format format)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    diag_print_all(context, format, false, out);
-    fclose(out);
-    return text;
 }
 
 static bool run(struct subject *s, const char *path, uint32_t layers)
@@ -75,7 +66,7 @@ static void subject_make(struct subject *s, const char *text, const char *layer,
         s->legal = run(s, path, layers);
     else
         CU_FAIL("fatal");
-    s->errors = diagnostics(&s->context, format);
+    s->errors = printed_diagnostics(&s->context, format);
     unlink(path);
 }
 
@@ -113,25 +104,15 @@ static char *streams_text(const struct ir *schedule)
     return text;
 }
 
-static char *printed(const struct ir *ir)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    ir_print(ir, out);
-    fclose(out);
-    return text;
-}
-
 static void check_round_trip(const struct ir *ir, const struct ir_type *type)
 {
-    char *text = printed(ir), error[256] = "";
+    char *text = printed_ir(ir), error[256] = "";
     struct ir copy;
     bool parsed = ir_parse(&copy, type, text, error, sizeof error);
     CU_ASSERT_TRUE(parsed);
     if (!parsed)
         fprintf(stderr, "%s\n", error);
-    char *again = printed(&copy);
+    char *again = printed_ir(&copy);
     CU_ASSERT_STRING_EQUAL(text, again);
     ir_free(&copy);
     free(again);

@@ -1,4 +1,5 @@
 // How errors read: the exact text of syntax errors, carets and labels, one error per mistake, the limits of the parser, JSON.
+#include "tests/printed.h"
 #include "tests/syntax/helpers.h"
 
 /// All diagnostics of a text, as text.
@@ -6,13 +7,9 @@ static char *errors_of(const char *path, struct text source, enum diag_format fo
 {
     struct context context;
     struct ast ast = {0};
-    char *text = NULL;
-    size_t size = 0;
     START(&context);
     parse_file(&context, &ast, add_source(&context, path, source.bytes, source.size, NULL));
-    FILE *out = open_memstream(&text, &size);
-    diag_print_all(&context, format, false, out);
-    fclose(out);
+    char *text = printed_diagnostics(&context, format);
     context_free(&context);
     return text;
 }

@@ -17,6 +17,7 @@ extern const struct ir_type test_ir;
 #define RECORDS_NAME "test"
 #define RECORDS_TABLES test_tables
 #include "runtime/plan/records_describe.h"
+#include "tests/printed.h"
 
 void suite_records(void);
 
@@ -45,25 +46,15 @@ static void fill(struct ir *ir)
     }
 }
 
-static char *text_of_ir(const struct ir *ir)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    ir_print(ir, out);
-    fclose(out);
-    return text;
-}
-
 static void test_round_trip(void)
 {
     struct ir ir, again;
     char error[200] = "";
     fill(&ir);
     CU_ASSERT(ir_check(&ir, error, sizeof error));
-    char *text = text_of_ir(&ir);
+    char *text = printed_ir(&ir);
     CU_ASSERT_FATAL(ir_parse(&again, &test_ir, text, error, sizeof error));
-    char *second = text_of_ir(&again);
+    char *second = printed_ir(&again);
     CU_ASSERT_STRING_EQUAL(text, second);
     CU_ASSERT(ir_check(&again, error, sizeof error));
     CU_ASSERT(isnan(ROW(&again, test_item, 7)->real));
@@ -145,7 +136,7 @@ static void test_damaged_text(void)
 {
     struct ir ir;
     fill(&ir);
-    char *text = text_of_ir(&ir);
+    char *text = printed_ir(&ir);
     size_t size = strlen(text);
     ir_free(&ir);
     uint32_t state = 1;

@@ -17,6 +17,7 @@
 #include "runtime/weights/safetensors.h"
 #include "tests/bench/models/reference.h"
 #include "tests/bench/schedules/subject.h"
+#include "tests/bench/plan.h"
 
 enum { TOKENS = 8, STEPS = 15 };
 static const double BOUND = 5e-3, WEIGHTS_OFF = 1e-4; // of results in bf16; of routing weights
@@ -64,18 +65,8 @@ static moe_plan *compile_layer(const struct reference_model *model, const char *
     char dim[32];
     snprintf(dim, sizeof dim, "tokens=%d", TOKENS);
     const char *dims[] = {dim};
-    struct driver_options options = {.file = path, .out = stdout};
-    options.check = (struct check_options){.ranks = 1, .layer = model->layer, .schedule = "serial", .dims = dims, .dim_count = 1};
-    static struct context context;
-    struct driver_result result = {0};
-    moe_plan *plan = NULL;
-    context_init(&context);
-    if (!setjmp(context.fatal) && compile(&context, &options, &result) == EXIT_FINE)
-        moe_plan_from_memory(result.image, result.image_bytes, &plan);
-    diag_print_all(&context, DIAG_TEXT, false, stderr);
-    context_free(&context);
-    free(result.image);
-    return plan;
+    struct check_options check = {.ranks = 1, .layer = model->layer, .schedule = "serial", .dims = dims, .dim_count = 1};
+    return bench_plan(path, &check);
 }
 
 static double layer_bytes(const struct layer *l)

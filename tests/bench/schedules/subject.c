@@ -8,31 +8,20 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "compiler/driver.h"
 #include "runtime/cli/report.h"
 #include "runtime/exec/session.h"
 #include "runtime/weights/safetensors.h"
 #include "runtime/weights/random.h"
+#include "tests/bench/plan.h"
 
 static moe_plan *compile_subject(const struct subject *s)
 {
     char dim[32];
     snprintf(dim, sizeof dim, "tokens=%lld", (long long)s->tokens);
     const char *dims[] = {dim};
-    struct driver_options options = {.file = s->file, .out = stdout};
-    options.check = (struct check_options){.pipeline = s->pipeline, .schedule = s->schedule, .layer = -1};
-    options.check.dims = dims;
-    options.check.dim_count = s->tokens ? 1 : 0;
-    static struct context context;
-    struct driver_result result = {0};
-    moe_plan *plan = NULL;
-    context_init(&context);
-    if (!setjmp(context.fatal) && compile(&context, &options, &result) == EXIT_FINE)
-        moe_plan_from_memory(result.image, result.image_bytes, &plan);
-    diag_print_all(&context, DIAG_TEXT, false, stderr);
-    context_free(&context);
-    free(result.image);
-    return plan;
+    struct check_options check = {.pipeline = s->pipeline, .schedule = s->schedule, .layer = -1, .dims = dims};
+    check.dim_count = s->tokens ? 1 : 0;
+    return bench_plan(s->file, &check);
 }
 
 /// Two experts a token: all pairs in turn, so that no rank and no expert has more than another.
