@@ -1,8 +1,8 @@
-// The built-in kernels `bin` and `bin_round`: routes become rows per destination rank (routes.h). `bin` fills the base slots' headers and metas, the pack
-// table, and says where each token's replies will lie; `bin_round` does the same for the rows granted in one overflow
-// round. With waves of experts a `bin` looks at its wave's experts only and sends what no earlier wave has stored. With
-// relays (slots.h) the rows of a token for one other node share one copy of its data, and stay together: where one finds
-// no slot, all of them overflow, and their replies are summed here as the relay would have.
+// The built-in kernels `bin` and `bin_round`: routes become rows per destination rank (routes.h). `bin` fills the base
+// slots' headers and metas, the pack table, and says where each token's replies will lie; `bin_round` does the same for
+// the rows granted in one overflow round. With waves of experts a `bin` looks at its wave's experts only and sends what
+// no earlier wave has stored. With relays (slots.h) the rows of a token for one other node share one copy of its data,
+// and stay together: where one finds no slot, all of them overflow, and their replies are summed here as the relay would.
 #include <stdlib.h>
 #include <string.h>
 

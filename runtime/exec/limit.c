@@ -1,6 +1,7 @@
 // The built-in kernel `limit`: the model's own limit on the tokens of an expert (Switch, NLLB). First choices take an
 // expert's places in the order of the rank's tokens, then second choices; who finds none loses that choice: its id is -1,
-// its weight 0. Micro-batches count on in the same places. Where weights are normalised, those a token is left with add up to the router's scale again.
+// its weight 0. Micro-batches count on in the same places. Where weights are normalised, those a token is left with add
+// up to the router's scale again.
 #include <string.h>
 
 #include "control.h"

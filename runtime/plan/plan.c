@@ -28,29 +28,33 @@ static uint64_t align_up(uint64_t value, uint64_t to)
     return (value + to - 1) / to * to;
 }
 
-/// XXH3 of the image as if its checksum field were zero.
-static uint64_t checksum(const uint8_t *image, size_t size)
+typedef XXH_errorcode update_fn(XXH3_state_t *state, const void *bytes, size_t size);
+
+/// Feeds a digest the image as if its checksum field were zero.
+static void feed(XXH3_state_t *state, update_fn *update, const uint8_t *image, size_t size)
 {
     struct plan_header header;
     memcpy(&header, image, sizeof header);
     header.checksum = 0;
+    update(state, &header, sizeof header);
+    update(state, image + sizeof header, size - sizeof header);
+}
+
+/// XXH3 of the whole image.
+static uint64_t checksum(const uint8_t *image, size_t size)
+{
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
-    XXH3_64bits_update(&state, &header, sizeof header);
-    XXH3_64bits_update(&state, image + sizeof header, size - sizeof header);
+    feed(&state, XXH3_64bits_update, image, size);
     return XXH3_64bits_digest(&state);
 }
 
-/// What the code says of everything before it: XXH3-128, with the checksum's field zero.
+/// What the code says of everything before it: XXH3-128.
 static XXH128_canonical_t binding(const uint8_t *image, size_t size)
 {
-    struct plan_header header;
-    memcpy(&header, image, sizeof header);
-    header.checksum = 0;
     XXH3_state_t state;
     XXH3_128bits_reset(&state);
-    XXH3_128bits_update(&state, &header, sizeof header);
-    XXH3_128bits_update(&state, image + sizeof header, size - sizeof header);
+    feed(&state, XXH3_128bits_update, image, size);
     XXH128_canonical_t bytes;
     XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(&state));
     return bytes;
