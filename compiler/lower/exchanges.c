@@ -112,8 +112,8 @@ static void add_pool_slots(struct lowering *l, const struct path *p, int64_t bou
         int64_t rows = base_rows(l, p, bound, wave, d);
         if (!wave_experts(l, d, wave))
             continue;
-        int64_t all = bound * slots_token_rows(l->plan, d);
-        int64_t rounds = slot_rounds(l->ranks, all, rows, slot_pool_rows(p->pool, l->ranks, rows));
+        int64_t left = slots_left_rows(l->plan, &(struct plan_exchange){.node = p->node, .slots = slots->base}, bound, d);
+        int64_t rounds = slot_rounds(l->ranks, left, slot_pool_rows(p->pool, l->ranks, rows));
         if (rounds < 0) {
             refuse_pool(l, p, d, rows, bound);
             return;

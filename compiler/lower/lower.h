@@ -22,9 +22,9 @@ double slot_hit_share(int64_t experts, double owned, int64_t choices);
 int64_t slot_base_rows(int64_t bound, int64_t most, double capacity, double hit);
 /// ceil(pool * ranks * base_rows): the elastic rows of one destination.
 int64_t slot_pool_rows(double pool, int64_t ranks, int64_t base_rows);
-/// Most overflow rounds at one destination: ceil((ranks - 1) * (most - base_rows) / pool_rows), `most` being what one source
-/// can have for it; -1: rows may be left over.
-int64_t slot_rounds(int64_t ranks, int64_t most, int64_t base_rows, int64_t pool_rows);
+/// Most overflow rounds at one destination: ceil((ranks - 1) * left_rows / pool_rows), `left_rows` being what one source can
+/// have for it beyond its slots; -1: rows may be left over.
+int64_t slot_rounds(int64_t ranks, int64_t left_rows, int64_t pool_rows);
 
 // ------------------------------------------------------------------------------------------------- the layer (layer.c)
 

@@ -42,9 +42,9 @@ int64_t slot_pool_rows(double pool, int64_t ranks, int64_t base_rows)
     return ceil_of(pool * (double)ranks * (double)base_rows);
 }
 
-int64_t slot_rounds(int64_t ranks, int64_t most, int64_t base_rows, int64_t pool_rows)
+int64_t slot_rounds(int64_t ranks, int64_t left_rows, int64_t pool_rows)
 {
-    int64_t left = (ranks - 1) * (most - base_rows);
+    int64_t left = (ranks - 1) * left_rows;
     if (left <= 0)
         return 0;
     return pool_rows > 0 ? (left - 1) / pool_rows + 1 : -1;

@@ -52,6 +52,7 @@ bool relayed_message_good(struct stream *stream, uint32_t dispatch, uint32_t s)
     const struct relayed r = relayed_of(stream->rank, dispatch, s);
     const struct plan_exchange *e = r.e;
     const struct moe_message *m = header_of(&r);
+    bool several = slots_has_copies(session->ir); // rows of a token for one rank, which are neighbours
     if (m->source != s || m->step != session->step_number || m->exchange != dispatch)
         return refuse(stream, e, s, "is of another exchange or step");
     if (m->rows > slots_relay_rows(session->ir, e, r.me))
@@ -62,7 +63,7 @@ bool relayed_message_good(struct stream *stream, uint32_t dispatch, uint32_t s)
             return refuse(stream, e, s, "has more rows for a rank than it has slots");
         for (int64_t i = 0; i < rows; i++) {
             int64_t row = mark_of(&r, p, i)->row;
-            if (row >= m->rows || row <= before)
+            if (row >= m->rows || row < before || (row == before && !several))
                 return refuse(stream, e, s, "names a row that it lacks, or out of order");
             before = row;
         }
@@ -105,16 +106,14 @@ void relayed_rows(const struct rank *rank, uint32_t dispatch, uint32_t s, relaye
         int64_t at[MOE_MAX_RANKS] = {0};
         for (int64_t row = 0; row < header_of(&r)->rows && number < most; row++, number++) {
             bool any = false;
-            for (uint32_t p = 0; p < wave->node; p++) {
-                const struct moe_row_mark *mark = mark_of(&r, p, at[p]);
-                if (at[p] >= counts_of(&r)[p].rows || mark->row != row)
-                    continue;
-                at[p]++;
-                if (!is_needed(wave, ir, mark, first + p) || answers[p] >= slots_rows(ir, combine, first + p))
-                    continue;
-                fn(&(struct relayed_row){number, answers[p]++, p, !any}, user);
-                any = true;
-            }
+            for (uint32_t p = 0; p < wave->node; p++)
+                for (; at[p] < counts_of(&r)[p].rows && mark_of(&r, p, at[p])->row == row; at[p]++) {
+                    const struct moe_row_mark *mark = mark_of(&r, p, at[p]);
+                    if (!is_needed(wave, ir, mark, first + p) || answers[p] >= slots_rows(ir, combine, first + p))
+                        continue;
+                    fn(&(struct relayed_row){number, answers[p]++, p, !any}, user);
+                    any = true;
+                }
         }
     }
 }

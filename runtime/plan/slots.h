@@ -7,9 +7,10 @@
 //   pool combine   send: all headers, then pool(me) records         recv: for each d: header + over(d) records
 //
 // ("for each": ascending, without me.) over(d) are the rows that overflow at rank d in this step, which bin counts: at
-// most spill(d) = max(0, B - rows(d)) where rank d has a pool, else 0, and over all ranks together at most
-// B * min(choices, ranks - 1), as a token goes to so many other ranks. So bin says where the blocks of a pool begin. In the packed layouts the records of a source begin where the grants of the sources
-// before it end, so a round never holds more than pool(me) records. The pool combine's recv buffer is the `spill`
+// most spill(d) = slots_left_rows, max(0, B - rows(d)), where rank d has a pool, else 0, and over all ranks together at most
+// B * min(choices, ranks - 1), as a token goes to so many other ranks. So bin says where the blocks of a pool begin. In the
+// packed layouts the records of a source begin where the grants of the sources before it end, so a round never holds more
+// than pool(me) records. The pool combine's recv buffer is the `spill`
 // buffer: a round's replies land behind those of earlier rounds, at the places to which bin's merge table points.
 //
 // Waves of experts: the base combine of a wave carries replies for rows that any wave up to it brought, so it has
@@ -146,12 +147,24 @@ static inline int64_t slots_reply_rows(const struct ir *ir, const struct plan_ex
     return rows < bound ? rows : bound;
 }
 
-/// Most rows that one source can have left over for rank d after its base slots; `e` is a pool exchange.
+/// Most rows that one source can have left over for rank d after its base slots, of `bound` tokens. Through relays the rows
+/// of a token for one node are left over together, and with copies a rank there may be full after fewer tokens than it has
+/// slots: until all of them have a slot for every row, all rows may be left.
+static inline int64_t slots_left_rows(const struct ir *ir, const struct plan_exchange *base, int64_t bound, uint32_t d)
+{
+    int64_t all = bound * slots_token_rows(ir, d);
+    uint32_t first = base->node ? d / base->node * base->node : 0;
+    for (uint32_t x = first; x < first + base->node && slots_has_copies(ir); x++)
+        if (slots_rows(ir, base, x) > 0 && slots_rows(ir, base, x) < bound * slots_token_rows(ir, x))
+            return all;
+    return all > slots_rows(ir, base, d) ? all - slots_rows(ir, base, d) : 0;
+}
+
+/// ...where it has a pool: `e` is a pool exchange.
 static inline int64_t slots_spill_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
 {
     const struct plan_exchange *base = ROW(ir, plan_exchange, slots_dispatch(ir, e)->base);
-    int64_t left = ROW(ir, plan_part, e->part)->bound * slots_token_rows(ir, d) - slots_rows(ir, base, d);
-    return slots_rows(ir, e, d) > 0 && left > 0 ? left : 0;
+    return slots_rows(ir, e, d) > 0 ? slots_left_rows(ir, base, ROW(ir, plan_part, e->part)->bound, d) : 0;
 }
 
 /// Most rows that travel between a source and dispatch destination d in one message, or that the buffer holds for them.

@@ -16,6 +16,9 @@ static const char line[] = "device = fast; axis rank[4]; link shm across rank { 
 static const char square[] = "device = fast; axis node[2]; axis gpu[2];\n"
                              "    link ib across node { bandwidth: 1MB/s, latency: 20us, rail: true };\n"
                              "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
+static const char three[] = "device = fast; axis node[3]; axis gpu[2];\n"
+                            "    link ib across node { bandwidth: 1GB/s, latency: 1us };\n"
+                            "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
 static const char mixed[] = "device fast at node[0]; device slow at node[1]; axis node[2]; axis gpu[2];\n"
                             "    link ib across node { bandwidth: 1GB/s, latency: 20us };\n"
                             "    link nv across gpu { bandwidth: 100GB/s, latency: 1us };";
@@ -375,6 +378,36 @@ static void test_relays(void)
     }
 }
 
+/// Rows for a node overflow together. A rank there that gets two rows of one token is full after fewer tokens than it has
+/// slots, and then all rows for the node overflow, those of ranks with one row a token too.
+static void test_relays_overflow(void)
+{
+    static const int64_t one_source[MOST_RANKS] = {[4] = BOUND};
+    static int32_t ids[BOUND * CHOICES];
+    static float weights[BOUND * CHOICES];
+    struct setup s = {three, by_node, "replicate experts { only: [0], copies: 2 };", "f32", ", via: node, capacity: 0.1x, pool: 0.05x",
+                      NULL, NULL};
+    for (int t = 0; t < BOUND; t++)
+        for (int i = 0; i < CHOICES; i++) {
+            // of odd tokens rank 3 computes expert 0, a copy, and 6, its own
+            ids[t * CHOICES + i] = t % 2 && t < 4 ? (const int32_t[]){0, 6, 8}[i] : (const int32_t[]){4, 6, 8}[i];
+            weights[t * CHOICES + i] = 0.25f;
+        }
+    for (int wide = 0; wide < 2; wide++) {
+        moe_plan *plan = compile(&s, "serial");
+        struct run run = {.in = tokens_in("f32"), .tokens = one_source, .given_ids = ids, .given_weights = weights,
+                          .options = {.seed = SEED, .poison = 1, .threads = 2}};
+        struct outcome o = run_plan_once(plan, &run);
+        CU_ASSERT_STRING_EQUAL(o.error, "");
+        CU_ASSERT(o.status == MOE_OK && (o.stats.overflowed > 0) == !wide);
+        if (o.status == MOE_OK)
+            expect_reference(&o, "f32", 1e-5);
+        outcome_free(&o);
+        moe_plan_close(plan);
+        s.dispatch = ", via: node, capacity: 99x";
+    }
+}
+
 /// Own rows never take a wire format, so that copies lose less; one set of bytes all the same, behind an extern stage, in
 /// micro-batches, waves, rounds and through relays.
 static void test_quantised(void)
@@ -427,6 +460,7 @@ void suite_copies(void)
     CU_add_test(suite, "the nearest copy", test_nearest);
     CU_add_test(suite, "who holds what is validated", test_validated);
     CU_add_test(suite, "two hops", test_relays);
+    CU_add_test(suite, "rows of a node that overflow together", test_relays_overflow);
     CU_add_test(suite, "quantised rows", test_quantised);
     CU_add_test(suite, "nothing is lost unnoticed", test_faults);
 }

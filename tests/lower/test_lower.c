@@ -62,11 +62,11 @@ static void test_pool_rows(void)
     CU_ASSERT_EQUAL(slot_pool_rows(0.1, 3, 10), 3); // 3.0000000000000004 in binary
     CU_ASSERT_EQUAL(slot_pool_rows(0.1, 3, 11), 4);
     CU_ASSERT_EQUAL(slot_pool_rows(0, 4, 595), 0);
-    CU_ASSERT_EQUAL(slot_rounds(4, 1024, 595, 595), 3); // 3 * 429 / 595 = 2.16
-    CU_ASSERT_EQUAL(slot_rounds(4, 1024, 1024, 0), 0);
-    CU_ASSERT_EQUAL(slot_rounds(1, 1024, 10, 0), 0);
-    CU_ASSERT_EQUAL(slot_rounds(2, 10, 9, 0), -1);
-    CU_ASSERT_EQUAL(slot_rounds(2, 10, 8, 2), 1);
+    CU_ASSERT_EQUAL(slot_rounds(4, 1024 - 595, 595), 3); // 3 * 429 / 595 = 2.16
+    CU_ASSERT_EQUAL(slot_rounds(4, 0, 0), 0);
+    CU_ASSERT_EQUAL(slot_rounds(1, 1014, 0), 0);
+    CU_ASSERT_EQUAL(slot_rounds(2, 1, 0), -1);
+    CU_ASSERT_EQUAL(slot_rounds(2, 2, 2), 1);
 }
 
 // Shapes.
