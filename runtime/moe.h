@@ -72,7 +72,8 @@ typedef struct moe_options {
     uint64_t seed;                  // of random weights
     int trace;                      // record a timeline of each step (moe_session_trace)
     int pin;                        // each compute thread stays on a core of its own, of those this process may use
-    int emulate_links;              // messages take what the cluster's bandwidth and latency say ("sim" always does so)
+    int emulate_links;              // messages take what the cluster's bandwidth and latency say ("sim" always does so);
+                                    // no rank's threads work for another if `threads` is a multiple of the ranks
     uint64_t jitter;                // testing, "sim": not 0: everything takes a random time, drawn from this
     int poison;                     // fill every buffer with NaN when its lifetime begins (always in debug builds)
     int use_single_layer;           // a step runs checkpoint layer `single_layer` alone, not the plan's layers

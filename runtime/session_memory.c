@@ -241,7 +241,10 @@ static bool build_pool(struct moe_session *session)
     pool->idle_spins = busy <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS_ALONE : SPINS_CROWDED;
     pool->workers = session_alloc(session, pool->worker_count, sizeof *pool->workers);
     pool->slots = session_alloc(session, count, sizeof *pool->slots);
-    if (!pool->workers || !pool->slots)
+    bool apart = session->options.emulate_links && pool->worker_count % session->info->ranks == 0;
+    pool->teams = apart ? session->info->ranks : 1;
+    pool->urgent = session_alloc(session, pool->teams, sizeof *pool->urgent);
+    if (!pool->workers || !pool->slots || !pool->urgent)
         return false;
     for (uint32_t i = 0; i < pool->worker_count; i++) {
         char *scratch = session_alloc(session, session->scratch_bytes + 128, 1);
@@ -258,8 +261,11 @@ static bool build_pool(struct moe_session *session)
         order[at] = i;
     }
     for (uint32_t i = 0; i < session->streams_per_rank; i++)
-        for (uint32_t r = 0; r < session->info->ranks; r++)
-            pool->slots[pool->slot_count++] = &session->ranks[r].streams[order[i]].launch;
+        for (uint32_t r = 0; r < session->info->ranks; r++) {
+            struct launch *launch = &session->ranks[r].streams[order[i]].launch;
+            launch->team = r % pool->teams;
+            pool->slots[pool->slot_count++] = launch;
+        }
     return true;
 }
 

@@ -31,14 +31,15 @@ void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch
 static bool work_on(struct launch *launch, struct worker *w)
 {
     bool worked = false, urgent = launch->urgent;
+    _Atomic uint32_t *waiting = &w->pool->urgent[launch->team];
     int64_t from = thread_ns();
-    while (urgent || !atomic_load_explicit(&w->pool->urgent, memory_order_relaxed)) {
+    while (urgent || !atomic_load_explicit(waiting, memory_order_relaxed)) {
         int64_t begin = atomic_fetch_add_explicit(&launch->next, launch->grain, memory_order_acq_rel);
         if (begin >= launch->units)
             break;
         int64_t end = begin + launch->grain < launch->units ? begin + launch->grain : launch->units;
         if (urgent && end == launch->units) // nothing left to hurry for
-            atomic_fetch_sub(&w->pool->urgent, 1);
+            atomic_fetch_sub(waiting, 1);
         launch_run(launch, begin, end, w->scratch);
         atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
         worked = true;
@@ -63,7 +64,7 @@ static bool find_work(struct worker *w, bool urgent)
     for (uint32_t i = 0; i < pool->slot_count; i++) {
         uint32_t group = i / pool->group * pool->group;
         struct launch *launch = pool->slots[group + (i - group + w->number) % pool->group];
-        if (!atomic_load_explicit(&launch->active, memory_order_relaxed))
+        if (launch->team != w->number % pool->teams || !atomic_load_explicit(&launch->active, memory_order_relaxed))
             continue;
         bool worked = false;
         atomic_fetch_add(&launch->users, 1);
@@ -139,11 +140,13 @@ bool pool_stop(struct pool *pool)
     return all;
 }
 
-/// Sleeping workers that a launch of so many pieces can use. The thread of a session's only stream works in place of
+/// Sleeping workers that a launch of so many pieces can use; all of them, where only some are in its team. The thread of a session's only stream works in place of
 /// one.
 static int64_t wanted_workers(const struct pool *pool, const struct launch *launch)
 {
     int64_t pieces = (launch->units + launch->grain - 1) / launch->grain, sleepers = atomic_load(&pool->sleepers);
+    if (pool->teams > 1)
+        return sleepers ? INT32_MAX : 0;
     if (!pool->helped || launch->builtin)
         return sleepers ? pieces : 0;
     int64_t most = pieces < pool->worker_count ? pieces : pool->worker_count;
@@ -155,7 +158,7 @@ void pool_post(struct pool *pool, struct launch *launch)
     atomic_store_explicit(&launch->next, 0, memory_order_relaxed);
     atomic_store_explicit(&launch->done, 0, memory_order_relaxed);
     if (launch->urgent)
-        atomic_fetch_add(&pool->urgent, 1);
+        atomic_fetch_add(&pool->urgent[launch->team], 1);
     atomic_store(&launch->active, 1);
     atomic_fetch_add(&pool->epoch, 1);
     int64_t wanted = wanted_workers(pool, launch);

@@ -1,5 +1,7 @@
 // The session's worker threads. A launch is a kernel over a range of units; several may be in flight, one per stream.
 // Workers take `grain` units at a time from the launch's counter; the stream that posted it sleeps until all are done.
+// Workers are one team for all ranks, so that none idles while another has work; where links are emulated, each rank
+// stands for a machine of its own, and has a team of its own if there are workers enough.
 #ifndef MOE_POOL_H
 #define MOE_POOL_H
 
@@ -20,6 +22,7 @@ struct launch {
     struct stream *stream;
     struct moe_kargs args;
     int64_t units, grain;
+    uint32_t team;           // whose workers take units of it
     bool urgent;             // other ranks wait for it: goes before all that is not
     _Atomic int64_t next;    // first unit nobody has taken
     _Atomic int64_t done;    // units finished
@@ -41,6 +44,7 @@ struct worker {
 struct pool {
     struct worker *workers;
     uint32_t worker_count;
+    uint32_t teams;        // worker i is in team i % teams, and so is rank i
     bool pin;              // workers stay on cores of their own
     uint32_t idle_spins;   // looks before an idle worker sleeps
     bool helped;           // the session's only stream works on its launches, in place of one worker
@@ -49,7 +53,7 @@ struct pool {
     uint32_t slot_count, group; // a group of slots: the same stream of every rank
     _Atomic uint32_t epoch; // bumped with every launch; futex
     _Atomic uint32_t sleepers;
-    _Atomic uint32_t urgent; // urgent launches with units left
+    _Atomic uint32_t *urgent; // [teams] urgent launches with units left
     _Atomic bool stop;
 };
 

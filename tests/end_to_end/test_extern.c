@@ -1,6 +1,7 @@
 // Extern stages: the embedding program's function gets every row of every layer once, its result is what the next stage
 // reads, and a function that is missing, unknown or fails is an error that names it.
 #include <CUnit/CUnit.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,21 @@ static moe_session *make_session(const moe_plan *plan, const char *device)
 
 static const int64_t tokens[RANKS] = {BOUND, 41};
 
+struct seen_threads {
+    _Atomic unsigned long of[RANKS];
+    _Atomic int changes;
+};
+
+/// The first tensor as it is; notes which thread ran it for the rank.
+static int note_thread(void *user, const moe_extern_call *call)
+{
+    struct seen_threads *seen = user;
+    unsigned long self = (unsigned long)pthread_self(), before = atomic_exchange(&seen->of[call->rank], self);
+    seen->changes += before && before != self;
+    memcpy(call->out, call->in[0], (size_t)(call->count * WIDTH) * 4);
+    return 0;
+}
+
 static moe_status run_step(moe_session *session, float in[RANKS][BOUND * WIDTH], float out[RANKS][BOUND * WIDTH])
 {
     moe_step steps[RANKS];
@@ -143,6 +159,26 @@ static void test_result(void)
     free(log);
 }
 
+/// With emulated links a rank is a machine of its own: its threads work for no other rank.
+static void test_teams(void)
+{
+    struct seen_threads seen = {0};
+    moe_plan *plan = compile(true, LAYERS, "ladder(n: 6)");
+    moe_session *session = NULL;
+    if (!plan)
+        return;
+    CU_ASSERT_EQUAL(moe_session_create(plan, &(moe_options){.threads = 2, .emulate_links = 1}, &session), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_load(session, "random"), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_extern(session, "attn", note_thread, &seen), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_extern(session, "post", note_thread, &seen), MOE_OK);
+    for (int step = 0; step < 4; step++)
+        CU_ASSERT_EQUAL(run_step(session, in, out), MOE_OK);
+    CU_ASSERT_EQUAL(seen.changes, 0);
+    CU_ASSERT(seen.of[0] && seen.of[1] && seen.of[0] != seen.of[1]);
+    moe_session_destroy(session);
+    moe_plan_close(plan);
+}
+
 static void test_refused(void)
 {
     struct log *log = calloc(1, sizeof *log);
@@ -175,5 +211,6 @@ void suite_externs(void)
     CU_pSuite suite = CU_add_suite("externs", NULL, NULL);
     CU_add_test(suite, "every row once, the same bytes under every schedule", test_called);
     CU_add_test(suite, "the next stage reads its result", test_result);
+    CU_add_test(suite, "emulated links: a rank's threads work for no other", test_teams);
     CU_add_test(suite, "missing, unknown, failing", test_refused);
 }
