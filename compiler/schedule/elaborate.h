@@ -183,6 +183,8 @@ static inline bool is_placed_phase(uint32_t phase)
 int64_t *equal_shares(struct elaboration *e, int64_t count);
 /// The innermost loop around a place of the text; 0: none.
 node_id loop_around(const struct elaboration *e, struct span place);
+/// The same of any BLOCK.
+node_id innermost_loop(const struct ast *ast, node_id block, struct span place);
 /// False: the same was said for that cause (a loop, a stream) already.
 bool first_complaint(struct elaboration *e, enum diag_code code, node_id cause, const char *about);
 /// Is the task issued by the stage's instance, or placed by rule?

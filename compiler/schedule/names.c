@@ -112,32 +112,36 @@ bool left_to_rule(const struct elaboration *e, uint32_t task)
     return is_placed_phase(info->phase) && !info->bound.given && !(whole->given && whole->sms > 0);
 }
 
-static node_id loop_in_block(const struct elaboration *e, node_id block, struct span place)
+static node_id loop_in_branches(const struct ast *ast, const struct ast_node *branch, struct span place);
+
+node_id innermost_loop(const struct ast *ast, node_id block, struct span place)
 {
     node_id found = 0;
-    EACH_NODE(e->ast, id, ast_node_of(e, block)->slot[0])
+    EACH_NODE(ast, id, node_at(ast, block)->slot[0])
     {
-        const struct ast_node *node = ast_node_of(e, id);
-        node_id inner = 0;
+        const struct ast_node *node = node_at(ast, id);
         if (node->span.begin > place.begin || node->span.end < place.end)
             continue;
-        if (node->kind == NODE_LOOP) {
-            inner = loop_in_block(e, node->slot[1], place);
-            found = inner ? inner : id;
-        }
-        for (int i = 1; i < 3 && node->kind == NODE_IF; i++) {
-            node_id branch = node->slot[i];
-            if (branch && ast_node_of(e, branch)->kind == NODE_BLOCK)
-                inner = loop_in_block(e, branch, place);
-            found = inner ? inner : found;
-        }
+        node_id inner = node->kind == NODE_LOOP ? innermost_loop(ast, node->slot[1], place)
+                        : node->kind == NODE_IF ? loop_in_branches(ast, node, place)
+                                                : 0;
+        found = inner ? inner : node->kind == NODE_LOOP ? id : found;
     }
     return found;
 }
 
+static node_id loop_in_branches(const struct ast *ast, const struct ast_node *branch, struct span place)
+{
+    node_id found = innermost_loop(ast, branch->slot[1], place), other = branch->slot[2];
+    if (found || !other)
+        return found;
+    const struct ast_node *otherwise = node_at(ast, other);
+    return otherwise->kind == NODE_IF ? loop_in_branches(ast, otherwise, place) : innermost_loop(ast, other, place);
+}
+
 node_id loop_around(const struct elaboration *e, struct span place)
 {
-    return loop_in_block(e, e->text->slot[2], place);
+    return innermost_loop(e->ast, e->text->slot[2], place);
 }
 
 bool first_complaint(struct elaboration *e, enum diag_code code, node_id cause, const char *about)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "compiler/schedule/chain.h"
+#include "compiler/schedule/elaborate.h"
 
 static struct span node_span(const struct proof *proof, node_id node)
 {
@@ -58,17 +59,13 @@ static const char *next_index(const struct proof *proof, node_id index)
     return context_printf(proof->context, "%s%+lld", name, (long long)offset);
 }
 
-static bool within_pipelined(const struct proof *proof, node_id block, struct span place)
+/// Does the place stand in a pipelined loop of the schedule?
+static bool within_pipelined(const struct proof *proof, node_id at)
 {
     const struct ast *ast = &proof->program->ast;
-    EACH_NODE(ast, id, node_at(ast, block)->slot[0])
-    {
-        const struct ast_node *node = node_at(ast, id);
-        if (node->span.begin > place.begin || node->span.end < place.end || node->kind != NODE_LOOP)
-            continue;
-        return node->flag || within_pipelined(proof, node->slot[1], place);
-    }
-    return false;
+    node_id block = node_at(ast, ROW(proof->schedule, sched_info, 0)->node)->slot[2];
+    node_id loop = innermost_loop(ast, block, node_span(proof, at));
+    return loop && node_at(ast, loop)->flag;
 }
 
 /// In a pipelined loop, what is waited for can run one microbatch ahead.
@@ -77,12 +74,12 @@ static void suggest_ahead(const struct proof *proof, struct diag *diag, uint32_t
     const struct ast *ast = &proof->program->ast;
     const struct sched_info *info = ROW(proof->schedule, sched_info, 0);
     const struct ast_node *instance = node_at(ast, from_node);
-    node_id index = instance->slot[1], block = node_at(ast, info->node)->slot[2];
+    node_id index = instance->slot[1];
     const char *next = index && !node_at(ast, index)->next ? next_index(proof, index) : NULL;
     const char *what = info->waves > 1 ? "wave" : "microbatch";
     if (info->parts.count < 2 && info->waves < 2)
         diag_help(proof->context, diag, "split the tokens into microbatches and overlap different ones, or write `->`");
-    else if (!next || !within_pipelined(proof, block, instance->span))
+    else if (!next || !within_pipelined(proof, from_node))
         diag_help(proof->context, diag, "overlap different %s, or write `->`",
                   info->waves > 1 ? "waves" : "microbatches");
     else {
@@ -149,8 +146,7 @@ static bool prove_sides(const struct proof *proof, struct finder *finder, bool d
         if (overlap->left != overlap->right && same_exchange(proof, overlap->left, overlap->right))
             continue;
         // In a loop, an `order` statement concerns one turn of the `||`: said on purpose, it is no contradiction.
-        node_id block = node_at(&proof->program->ast, ROW(proof->schedule, sched_info, 0)->node)->slot[2];
-        bool orders = !within_pipelined(proof, block, node_span(proof, overlap->left_node));
+        bool orders = !within_pipelined(proof, overlap->left_node);
         struct chain chain = find_chain(finder, overlap->left, overlap->right, orders);
         if (!chain.count)
             chain = find_chain(finder, overlap->right, overlap->left, orders);
@@ -177,8 +173,7 @@ static void warn_serial_sides(const struct proof *proof)
         const struct sched_overlap *overlap = ROW(proof->schedule, sched_overlap, i);
         if (overlap->left == overlap->right || same_exchange(proof, overlap->left, overlap->right))
             continue;
-        node_id block = node_at(&proof->program->ast, ROW(proof->schedule, sched_info, 0)->node)->slot[2];
-        if (within_pipelined(proof, block, node_span(proof, overlap->left_node)))
+        if (within_pipelined(proof, overlap->left_node))
             continue; // its text is about many turns, and some of them may well be ordered
         struct chain chain = find_chain(finder, overlap->left, overlap->right, true);
         bool right_waits = chain.count != 0;

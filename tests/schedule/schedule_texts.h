@@ -304,6 +304,14 @@ static const struct schedule_case accepted[] = {
     {WAVES(1) "route; dispatch[0]; expert[0]; combine[0]; }\n", NULL, NULL},
     {WAVES(4) "route; pipelined w in 0..4 { dispatch[w+1] || expert[w] || combine[w-1]; } }\n", NULL, NULL},
     {WAVES(2) "route; expert[0]; expert[1]; for w in 0..2 { combine[w]; dispatch[w]; } }\n", NULL, NULL},
+    // in a loop an order concerns one turn of the overlap, whatever stands around the loop
+    {SPLIT(3) "pipelined i in 0..3 { route[i+1]; dispatch[i+1] || expert[i] || combine[i-1]; }\n"
+              "order dispatch[1] before expert[0]; }\n",
+     NULL, NULL},
+    {SPLIT(3) "if 1 > 2 { sync; } else if 2 > 1 {\n"
+              "pipelined i in 0..3 { route[i+1]; dispatch[i+1] || expert[i] || combine[i-1]; }\n"
+              "order dispatch[1] before expert[0]; } }\n",
+     NULL, NULL},
     {BOTH(2, 3) "for i in 0..2 { route[i]; pipelined w in 0..3 { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n"
                 "}\n",
      NULL, NULL},
