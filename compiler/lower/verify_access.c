@@ -50,11 +50,14 @@ static const struct plan_buffer *buffer_row(const struct places *p, uint32_t buf
     return ROW(p->v->plan, plan_buffer, p->v->variant->buffers.first + buffer);
 }
 
-/// Token rows of two parts, or pieces of parts, are apart when their shares are.
-static bool parts_apart(const struct places *p, uint32_t a, uint32_t b)
+/// Token rows of two parts, or pieces of parts, are apart when their shares are. In the arena a piece begins as far behind
+/// the start as in its micro-batch, so that pieces of different ones may meet.
+static bool parts_apart(const struct places *p, uint32_t buffer, uint32_t a, uint32_t b)
 {
     const struct plan_part *x = ROW(p->v->plan, plan_part, p->v->variant->parts.first + a);
     const struct plan_part *y = ROW(p->v->plan, plan_part, p->v->variant->parts.first + b);
+    if (x->within != y->within && buffer_row(p, buffer)->kind == buffer_kind_arena)
+        return false;
     return x->end * y->total <= y->begin * x->total || y->end * x->total <= x->begin * y->total;
 }
 
@@ -79,7 +82,7 @@ static bool overlap(const struct places *p, uint32_t a, uint32_t b)
         return buffer_row(p, x)->kind == buffer_kind_arena && buffer_row(p, y)->kind == buffer_kind_arena &&
                bytes_meet(p, x, y);
     return a < p->buffers || b < p->buffers ||
-           !parts_apart(p, (a - p->buffers) % p->parts, (b - p->buffers) % p->parts);
+           !parts_apart(p, x, (a - p->buffers) % p->parts, (b - p->buffers) % p->parts);
 }
 
 static uint32_t buffer_place(const struct places *p, uint32_t buffer)

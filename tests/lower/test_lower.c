@@ -271,6 +271,35 @@ static void test_refusals(void)
     lowered_free(&l);
 }
 
+static const char halves[] = "schedule halves for moe {\n"
+                             "    split tokens into 2 as i; split shared into 2 as k; split merge into 2 as m;\n"
+                             "    stream comp uses sm; stream side[2] uses sm; stream tx uses net_out, net_in, copy[0];\n"
+                             "    bind route, expert, merge to comp; bind shared to side; bind dispatch, combine to tx;\n"
+                             "    for i in 0..2 { route[i]; dispatch[i]; expert[i]; combine[i]; }\n"
+                             "    for i in 0..2 { for k in 0..2 { shared[i, k] on side[i]; } for m in 0..2 { merge[i, m]; } }\n"
+                             "}\n";
+
+/// Pieces of two micro-batches begin at the start of what holds their batch: in one buffer they would meet.
+static void test_pieces_meet(void)
+{
+    struct lowered l;
+    struct setting setting = {"halves", 1, 2, 8, 128, NULL, halves, NULL, true, 0};
+    lower_setting(&l, &setting);
+    uint32_t values[2] = {NONE, NONE}, moved = 0;
+    for (uint32_t i = 0; accepted(&l) && i < COUNT(&l.plan, plan_buffer); i++)
+        for (int part = 0; part < 2; part++)
+            if (!strcmp(ir_text(&l.plan, ROW(&l.plan, plan_buffer, i)->name), part ? "ys[1]" : "ys[0]"))
+                values[part] = i;
+    CU_ASSERT(values[0] != NONE && values[1] != NONE);
+    for (uint32_t i = 0; i < COUNT(&l.plan, plan_arg); i++) {
+        struct plan_arg *arg = ROW(&l.plan, plan_arg, i);
+        moved += arg->buffer == values[1];
+        arg->buffer = arg->buffer == values[1] ? values[0] : arg->buffer;
+    }
+    CU_ASSERT(moved > 0 && refused_with(&l, "nothing orders them"));
+    lowered_free(&l);
+}
+
 // Sizes.
 
 static int64_t largest_arena(const struct ir *plan)
@@ -462,6 +491,7 @@ void suite_lower(void)
     CU_ADD_TEST(suite, test_rounds);
     CU_ADD_TEST(suite, test_mutations);
     CU_ADD_TEST(suite, test_refusals);
+    CU_ADD_TEST(suite, test_pieces_meet);
     CU_ADD_TEST(suite, test_sizes);
     CU_ADD_TEST(suite, test_sharing);
     CU_ADD_TEST(suite, test_speed);
