@@ -87,7 +87,8 @@ static bool build_arena(struct rank *rank)
     }
     rank->arena = guarded_map((size_t)bytes, &rank->arena_map, &rank->arena_map_bytes);
     rank->bases = session_alloc(session, COUNT(ir, plan_buffer), sizeof(void *));
-    if (!rank->arena || !rank->bases)
+    rank->claims = session_alloc(session, COUNT(ir, plan_buffer), sizeof *rank->claims);
+    if (!rank->arena || !rank->bases || !rank->claims)
         return false;
     for (uint32_t v = 0; v < COUNT(ir, plan_variant); v++) {
         const struct plan_variant *variant = ROW(ir, plan_variant, v);

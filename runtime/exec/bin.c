@@ -418,8 +418,8 @@ static int64_t answer_place(struct placing *p, const struct member *m, int64_t p
     return b->chunk_answered[(size_t)p->chunk * p->stream->rank->session->info->ranks + m->rank]++;
 }
 
-/// A group whose rows all have slots, or a rank's own rows.
-static void place_slotted(struct placing *p, int64_t t, const struct route_pair pairs[], struct group *g)
+/// A group whose rows all have slots, or a rank's own rows. False: more than were counted.
+static bool place_slotted(struct placing *p, int64_t t, const struct route_pair pairs[], struct group *g)
 {
     const struct moe_session *session = p->stream->rank->session;
     const struct targets *to = p->to;
@@ -427,6 +427,8 @@ static void place_slotted(struct placing *p, int64_t t, const struct route_pair 
     for (int i = 0; i < g->count; i++) {
         struct member *m = &g->members[i];
         int64_t place = p->cursor[m->rank]++;
+        if (place >= slotted(b, m->rank))
+            return false;
         b->rank_tokens[b->rank_first[m->rank] + place] = (int32_t)t;
         if (m->rank == to->me) {
             place_own(b, place, pairs, m->first, m->wave_end, &p->own_pairs);
@@ -436,15 +438,27 @@ static void place_slotted(struct placing *p, int64_t t, const struct route_pair 
         place_row(session, b, to, t, m, place, pairs, i == 0);
         if (m->stored)
             *m->stored = (int32_t)(b->stored_count[m->rank] + place);
+        int64_t answer = m->first < m->wave_end ? answer_place(p, m, place) : 0;
+        if (answer >= slots_rows(session->ir, to->combine, m->rank))
+            return false;
         if (m->first < m->wave_end)
-            p->merge[p->replies++] = reply_at(session, to, m->rank, answer_place(p, m, place));
+            p->merge[p->replies++] = reply_at(session, to, m->rank, answer);
     }
     if (to->e->node)
         b->node_rows[g->members[0].rank / to->e->node]++;
+    return true;
 }
 
-/// A group for which there is no slot: rows of the wave go in rounds. Or one that is there: only its replies come.
-static void place_others(struct placing *p, int64_t t, const struct group *g)
+/// Where an earlier wave has stored a row: the place of this wave's reply to it, -1 where none was counted.
+static int64_t reply_place(const struct moe_bins *b, const struct member *m)
+{
+    bool known = *m->stored >= 0 && *m->stored < b->stored_count[m->rank];
+    return known ? b->reply[b->stored_first[m->rank] + *m->stored] : -1;
+}
+
+/// A group for which there is no slot: rows of the wave go in rounds. Or one that is there: only its replies come. False:
+/// more than were counted.
+static bool place_others(struct placing *p, int64_t t, const struct group *g)
 {
     const struct moe_session *session = p->stream->rank->session;
     struct moe_bins *b = p->bins;
@@ -454,10 +468,15 @@ static void place_others(struct placing *p, int64_t t, const struct group *g)
         if (m->first == m->wave_end)
             continue;
         if (g->there) {
-            p->merge[p->replies++] = reply_at(session, p->to, m->rank, b->reply[b->stored_first[m->rank] + *m->stored]);
+            int64_t place = reply_place(b, m);
+            if (place < 0)
+                return false;
+            p->merge[p->replies++] = reply_at(session, p->to, m->rank, place);
             continue;
         }
         int64_t number = b->placed[m->rank]++, entry = b->rank_first[m->rank] + slotted(b, m->rank) + number;
+        if (number >= b->overflow[m->rank])
+            return false;
         b->rank_tokens[entry] = (int32_t)t;
         if (b->rank_pairs)
             b->rank_pairs[entry] = (uint16_t)m->first;
@@ -465,9 +484,11 @@ static void place_others(struct placing *p, int64_t t, const struct group *g)
     }
     if (!g->there)
         p->replies = sum_replies(p->to, p->merge, begin, p->replies);
+    return true;
 }
 
-static void place_rows(const struct stream *s, const struct routes *r, struct moe_bins *b, const struct targets *to)
+/// Looks at the routes a second time: whoever has written to them since leads nobody beyond what was counted. False: so it is.
+static bool place_rows(const struct stream *s, const struct routes *r, struct moe_bins *b, const struct targets *to)
 {
     const struct moe_session *session = r->session;
     size_t ranks = session->info->ranks;
@@ -490,15 +511,15 @@ static void place_rows(const struct stream *s, const struct routes *r, struct mo
             i = find_group(session, to->e, to->me, &route, i, stored, &g);
             if (!g.needed)
                 continue;
-            if (!g.there && all_fit(session, to->e, to->me, &g, p.cursor))
-                place_slotted(&p, t, route.pairs, &g);
-            else
-                place_others(&p, t, &g);
+            bool slots = !g.there && all_fit(session, to->e, to->me, &g, p.cursor);
+            if (slots ? !place_slotted(&p, t, route.pairs, &g) : !place_others(&p, t, &g))
+                return false;
         }
     }
     first[b->head.tokens] = p.replies;
     b->own_rows = p.cursor[to->me];
     b->own_first[b->own_rows] = (int32_t)p.own_pairs;
+    return true;
 }
 
 /// What this wave adds to the rows that are there, and how many replies it is to get.
@@ -529,7 +550,7 @@ static void cut_chunks(const struct stream *s, struct moe_bins *b, const struct 
             struct moe_message *m = (void *)(to->send + to->state->source_offset[d]);
             const int32_t *tokens = b->rank_tokens + b->rank_first[d];
             uint32_t rows = 0;
-            while (rows < m->rows && tokens[rows] < b->chunk_end[k])
+            while (rows < slotted(b, d) && tokens[rows] < b->chunk_end[k])
                 rows++;
             ((uint32_t *)(void *)(m + 1))[ranks + k] = rows;
         }
@@ -591,7 +612,11 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         place_pool(s, state->pool, b);
     write_headers(s, e, b, to.send);
     divide_pack(s, e, b);
-    place_rows(s, &routes, b, &to);
+    if (!place_rows(s, &routes, b, &to)) {
+        b->head.tokens = 0;
+        return session_fail(session, MOE_LOST, "rank %u: the routes of `%s` have changed while they were read",
+                            s->rank->number, ir_text(session->ir, e->name));
+    }
     count_stored(s, b, &to);
     if (to.combine->chunks > 1)
         cut_chunks(s, b, &to);
@@ -611,15 +636,13 @@ static bool is_granted(const struct moe_bins *b, const struct route_row *row, ui
     return !b->rank_pairs || (row->first <= first && first < row->end);
 }
 
-/// The rows of this source for rank d that round `s->round` grants: records, header, pack entries. False: the routes are no
-/// longer those that `bin` saw, or another one has moved the pool's blocks.
+/// The rows of this source for rank d that a round grants: records, header, pack entries. False: the routes are no longer
+/// those that `bin` saw, or another one has moved the pool's blocks.
 static bool place_grant(const struct stream *s, const struct routes *r, const struct moe_bins *b,
-                        const struct plan_exchange *e, uint32_t d, char *slot, struct moe_row_table *tables,
-                        const char *x, int64_t x_bytes)
+                        const struct plan_exchange *e, uint32_t d, struct grant g, char *slot,
+                        struct moe_row_table *tables, const char *x, int64_t x_bytes)
 {
     const struct moe_session *session = s->rank->session;
-    const struct exchange_state *base = &s->rank->exchanges[e->base];
-    struct grant g = grant_of(base->ahead[d], base->mine[d], slots_rows(session->ir, e, d), s->round);
     const int32_t *tokens = b->rank_tokens + b->rank_first[d] + slotted(b, d);
     struct moe_message *m = (void *)slot;
     *m = (struct moe_message){.rows = (uint32_t)g.count,
@@ -664,19 +687,21 @@ bool builtin_bin_round(struct stream *s, const struct moe_kargs *a)
     tables[0].dst = carve(&at, rows, sizeof(void *));
     // The rows promised in the headers must be those in bins: a plan that mixes up its parts is stopped here.
     const struct exchange_state *base = &s->rank->exchanges[e->base];
-    for (uint32_t d = 0; d < session->info->ranks; d++)
-        if (b->head.tokens != a->n[0] || (d != s->rank->number && base->mine[d] != b->overflow[d]))
+    struct grant grants[MOE_MAX_RANKS];
+    int64_t granted[TABLES_PACK_END] = {0};
+    for (uint32_t d = 0; d < session->info->ranks; d++) {
+        int64_t mine = base->mine[d];
+        if (b->head.tokens != a->n[0] || (d != s->rank->number && mine != b->overflow[d]))
             return session_fail(session, MOE_LOST, "rank %u: overflow rows of `%s` are not those announced",
                                 s->rank->number, ir_text(session->ir, e->name));
-    int64_t granted[TABLES_PACK_END] = {0};
-    for (uint32_t d = 0; d < session->info->ranks; d++)
+        grants[d] = grant_of(base->ahead[d], mine, slots_rows(session->ir, e, d), s->round);
         if (d != s->rank->number)
-            granted[slots_wire_number(session->ir, e, s->rank->number, d)] +=
-                grant_of(base->ahead[d], base->mine[d], slots_rows(session->ir, e, d), s->round).count;
+            granted[slots_wire_number(session->ir, e, s->rank->number, d)] += grants[d].count;
+    }
     divide_tables(tables, granted, TABLES_PACK_END);
     for (uint32_t d = 0; d < session->info->ranks; d++)
         if (d != s->rank->number &&
-            !place_grant(s, &routes, b, e, d,
+            !place_grant(s, &routes, b, e, d, grants[d],
                          (char *)a->p[ROUND_SEND] + s->rank->exchanges[in->exchange].source_offset[d], tables,
                          a->p[ROUND_X], k->n[0] * k->n[3]))
             return session_fail(session, MOE_LOST, "rank %u: overflow rows of `%s` are not those announced",

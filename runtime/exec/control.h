@@ -49,6 +49,7 @@ struct moe_pairs {
 
 struct stream;
 struct launch;
+struct plan_instr;
 
 /// The built-ins: false with the session failed. `launch` names rank, exchange and round.
 bool builtin_bin(struct stream *s, const struct moe_kargs *a);
@@ -57,6 +58,11 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a);
 bool builtin_fold(struct stream *s, const struct moe_kargs *a);
 bool builtin_limit(struct stream *s, const struct moe_kargs *a);
 bool builtin_dense(struct stream *s, const struct moe_kargs *a);
+
+/// Takes what a launch uses of control data for it alone, or for it and other readers, until it is released. False with the
+/// session failed, for good: another launch is there.
+bool control_claim(struct stream *s, const struct plan_instr *in);
+void control_release(struct stream *s, const struct plan_instr *in);
 
 /// Divides the arrays of the first table into `count` tables, which begin where those before them end.
 static inline void divide_tables(struct moe_row_table *tables, const int64_t *rows, int count)

@@ -190,7 +190,7 @@ static void head_answer(const struct fan *f, uint32_t from, const uint32_t *rows
                                  .step = rank->session->step_number};
 }
 
-/// Pairs of one source per expert of the wave; heads the answer to it.
+/// Pairs of one source per expert of the wave; heads the answer to it. False: with the session failed, or rows changed.
 static bool count_source(const struct fan *f, uint32_t from, int64_t *first, int64_t table_rows[TABLES_END])
 {
     struct rank *rank = f->stream->rank;
@@ -214,8 +214,11 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first, int
             if (s.reply_table < TABLES_END)
                 table_rows[s.reply_table] += taken.count > 0;
             for (int64_t i = 0; i < taken.count; i++) {
-                first[taken.meta[i].local - f->first_expert + 1]++;
-                computed[taken.meta[i].local]++;
+                int64_t local = taken.meta[i].local;
+                if (local < f->first_expert || local >= f->first_expert + f->experts)
+                    return false; // another one than a moment ago
+                first[local - f->first_expert + 1]++;
+                computed[local]++;
             }
         }
     }
@@ -242,37 +245,55 @@ static bool count_pairs(const struct fan *f, int64_t *first, int64_t table_rows[
     return true;
 }
 
+/// What has been counted: rows that change while they are read lead nobody beyond it.
+struct counted {
+    int64_t *cursor;           // [experts] next pair of each
+    const int64_t *table_rows; // of every table
+};
+
 /// Where the sum of row h->rows goes: to its reply, or to a staging row from which its reply is packed.
-static void place_sum(const struct fan *f, struct moe_pairs_head *h, const struct source *s, char *reply)
+static bool place_sum(const struct fan *f, struct moe_pairs_head *h, const struct counted *c, const struct source *s,
+                      char *reply)
 {
     void **sum = (void **)(uintptr_t)h->row_dst + h->rows;
     *sum = reply;
     if (s->reply_table == TABLES_END)
-        return;
+        return true;
+    struct moe_row_table *table = &h->tables[s->reply_table];
+    if (table->rows >= c->table_rows[s->reply_table])
+        return false;
     *sum = (char *)f->args->p[FAN_STAGE] + h->rows * f->stage_bytes;
-    add_table_row(&h->tables[s->reply_table], h->tables[s->reply_table].rows, *sum, reply);
+    add_table_row(table, table->rows, *sum, reply);
+    return true;
 }
 
-static void place_row(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, const struct source *s,
+static bool place_row(const struct fan *f, struct moe_pairs_head *h, const struct counted *c, const struct source *s,
                       const struct taken *taken, const char *data)
 {
     struct moe_row_table *table = &h->tables[s->table];
     for (int64_t i = 0; i < taken->count; i++) {
-        int64_t at = cursor[taken->meta[i].local - f->first_expert]++;
+        struct moe_row_meta meta = taken->meta[i];
+        int64_t expert = meta.local - f->first_expert;
+        if (expert < 0 || expert >= f->experts || c->cursor[expert] >= h->expert_first[expert + 1] ||
+            table->rows >= c->table_rows[s->table])
+            return false;
+        int64_t at = c->cursor[expert]++;
         ((int32_t *)(uintptr_t)h->pair_row)[at] = (int32_t)h->rows;
-        ((float *)(uintptr_t)h->pair_weight)[at] = taken->meta[i].weight;
+        ((float *)(uintptr_t)h->pair_weight)[at] = meta.weight;
         // With one table, entry = pair, so that workers write A in order.
         int64_t entry = f->one_table ? at : table->rows;
         add_table_row(table, entry, data, (char *)f->args->p[FAN_A] + at * f->a_bytes);
     }
     h->rows++;
+    return true;
 }
 
-/// The rows of one source that one chunk of the replies answers, of all slots.
-static bool place_source(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor, uint32_t from, uint32_t chunk,
-                         int64_t *answered)
+/// The rows of one source that one chunk of the replies answers, of all slots. False: there are more than were counted.
+static bool place_source(const struct fan *f, struct moe_pairs_head *h, const struct counted *c, uint32_t from,
+                         uint32_t chunk, int64_t *answered)
 {
     const struct moe_session *session = f->stream->rank->session;
+    int64_t most = slots_rows(session->ir, f->combine, f->stream->rank->number);
     for (uint32_t slot = 0; slot < (from == f->stream->rank->number ? 1 : f->slot_count); slot++) {
         struct source s;
         if (!find_source(f, from, slot, &s))
@@ -283,22 +304,25 @@ static bool place_source(const struct fan *f, struct moe_pairs_head *h, int64_t 
             struct taken taken = take_pairs(f, &s, row, session->info->choices);
             if (!taken.count)
                 continue;
-            place_sum(f, h, &s, s.reply + (*answered)++ * s.reply_stride);
-            place_row(f, h, cursor, &s, &taken, s.rows + (tokens ? tokens[row] : row) * s.stride);
+            if ((!s.own && *answered >= most) || !place_sum(f, h, c, &s, s.reply + *answered * s.reply_stride) ||
+                !place_row(f, h, c, &s, &taken, s.rows + (tokens ? tokens[row] : row) * s.stride))
+                return false;
+            ++*answered;
         }
     }
     return true;
 }
 
-static void place_pairs(const struct fan *f, struct moe_pairs_head *h, int64_t *cursor)
+static bool place_pairs(const struct fan *f, struct moe_pairs_head *h, const struct counted *c)
 {
-    memcpy(cursor, h->expert_first, (size_t)f->experts * sizeof *cursor);
+    memcpy(c->cursor, h->expert_first, (size_t)f->experts * sizeof *c->cursor);
     for (uint32_t from = 0; from < f->stream->rank->session->info->ranks; from++) {
         int64_t answered = 0;
         for (uint32_t chunk = 0; chunk < chunks_for(f, from); chunk++)
-            if (!place_source(f, h, cursor, from, chunk, &answered))
-                return;
+            if (!place_source(f, h, c, from, chunk, &answered))
+                return false;
     }
+    return true;
 }
 
 /// The slots that the wave reads, in the order of their waves.
@@ -352,13 +376,13 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
                             s->rank->number, ir_text(ir, f.e->name));
     int64_t *cursor, table_rows[TABLES_END] = {0};
     struct moe_pairs_head *h = lay_out(&f, &cursor);
-    if (!count_pairs(&f, (int64_t *)(uintptr_t)h->expert_first, table_rows)) {
-        h->experts = 0;
-        return false;
-    }
+    bool counted = count_pairs(&f, (int64_t *)(uintptr_t)h->expert_first, table_rows);
     divide_tables(h->tables, table_rows, TABLES_END);
-    place_pairs(&f, h, cursor);
-    return true;
+    if (counted && place_pairs(&f, h, &(struct counted){cursor, table_rows}))
+        return true;
+    h->experts = 0;
+    return session_fail(s->rank->session, MOE_LOST, "rank %u: rows of `%s` have changed while they were read",
+                        s->rank->number, ir_text(ir, f.e->name));
 }
 
 bool builtin_dense(struct stream *s, const struct moe_kargs *a)

@@ -107,7 +107,8 @@ void relayed_rows(const struct rank *rank, uint32_t dispatch, uint32_t s, relaye
         for (int64_t row = 0; row < header_of(&r)->rows && number < most; row++, number++) {
             bool any = false;
             for (uint32_t p = 0; p < wave->node; p++)
-                for (; at[p] < counts_of(&r)[p].rows && mark_of(&r, p, at[p])->row == row; at[p]++) {
+                for (; at[p] < counts_of(&r)[p].rows && at[p] < slots_rows(ir, r.e, first + p) && mark_of(&r, p, at[p])->row == row;
+                     at[p]++) {
                     const struct moe_row_mark *mark = mark_of(&r, p, at[p]);
                     if (!is_needed(wave, ir, mark, first + p) || answers[p] >= slots_rows(ir, combine, first + p))
                         continue;

@@ -46,6 +46,7 @@ struct rank {
     size_t arena_map_bytes, param_map_bytes;
     void **params; // [plan_param * layers]
     void **bases;  // [plan_buffer] addresses; NULL for the caller's
+    _Atomic int32_t *claims; // [plan_buffer] who uses control data (claims.c)
     struct event *semaphores;
     struct exchange_state *exchanges; // [plan_exchange]
     struct stream *streams;           // [session->streams_per_rank]

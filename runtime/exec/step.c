@@ -218,6 +218,8 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
     }
     if (k->role == kernel_role_merge && in->exchange != NONE)
         a->p[MERGE_BINS] = moe_chunk_head(a->p[MERGE_BINS], ROW(session->ir, plan_exchange, in->exchange)->chunk);
+    if (!control_claim(s, in))
+        return STEP_FAILED;
     bool routes = k->role == kernel_role_route || k->role == kernel_role_limit, given = routes && use_given(s, k, a);
     l->builtin = builtins[k->role];
     l->fn = session->kernels[in->kernel];
@@ -238,6 +240,7 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
     enum loss_kind kind;
     if (session->measures_loss && loss_concerns(k, &kind))
         loss_add(&s->loss[kind], k, (const struct moe_row_table *)a->p[COPY_CONTROL] + k->n[5]);
+    control_release(s, in);
     return STEP_DONE;
 }
 

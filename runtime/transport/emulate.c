@@ -38,7 +38,7 @@ static void hurry(void)
 /// With the lock held: sleeps until `e->wakes`, or until something is sent.
 static void sleep_until(struct emulation *e)
 {
-    int64_t at = e->links->session->step_begin + (int64_t)(e->wakes - e->late);
+    int64_t at = e->links->session->step_begin + whole_ns(e->wakes - e->late);
     struct timespec until = {.tv_sec = at / 1000000000, .tv_nsec = at % 1000000000};
     if (pthread_cond_timedwait(&e->change, &e->lock, &until) != ETIMEDOUT)
         return;

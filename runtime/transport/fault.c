@@ -82,7 +82,7 @@ void fault_apply(struct stream *s, uint32_t exchange)
         if (p == s->rank->number)
             continue;
         struct moe_message *m = slot_header(s, e, exchange, p);
-        if (!m->rows)
+        if (!m->rows || m->rows > slots_rows(session->ir, e, p)) // more: the send refuses
             continue;
         bool done = true;
         if (session->fault == FAULT_DROP) {

@@ -28,6 +28,8 @@ static struct hop hop_of(struct stream *s, uint32_t exchange)
     return h;
 }
 
+static const char CHANGED[] = "has changed while it was read";
+
 static bool fail(const struct hop *h, uint32_t from, const char *what)
 {
     return session_fail(h->session, MOE_LOST, "rank %u received a message of rank %u in `%s` that %s", h->me->number,
@@ -66,13 +68,13 @@ static int64_t write_entries(const struct hop *h, uint32_t to, const char *slot,
         return fail_own(h, to), -1;
     for (int64_t i = 0; i < count; i++) {
         const char *record = slot + e->header_bytes + i * (data + entry);
-        const struct moe_row_mark *mark = (const void *)(record + data);
-        if (mark->row >= most)
+        const struct moe_row_mark mark = *(const struct moe_row_mark *)(const void *)(record + data);
+        if (mark.row >= most)
             return fail_own(h, to), -1;
-        memcpy(entries + i * slots_entry_stride(e), mark, (size_t)entry);
-        if (mark->first)
-            memcpy(rows + mark->row * data, record, (size_t)data);
-        seen = mark->row + 1 > seen ? mark->row + 1 : seen;
+        memcpy(entries + i * slots_entry_stride(e), record + data, (size_t)entry);
+        if (mark.first)
+            memcpy(rows + mark.row * data, record, (size_t)data);
+        seen = mark.row + 1 > seen ? mark.row + 1 : seen;
     }
     return seen;
 }
@@ -177,7 +179,8 @@ bool relay_send(struct stream *s, uint32_t exchange)
     return true;
 }
 
-/// The slot of source `s` at the node's p-th rank, as the source itself would have sent it. Returns its bytes.
+/// The slot of source `s` at the node's p-th rank, as the source itself would have sent it. Returns its bytes; -1: the
+/// message is no longer the one that was looked at, and the session has failed.
 static int64_t pass_on(const struct hop *h, uint32_t s, char *message, uint32_t p)
 {
     const struct plan_exchange *e = h->e;
@@ -188,13 +191,18 @@ static int64_t pass_on(const struct hop *h, uint32_t s, char *message, uint32_t 
     char *slot = (char *)to->bases[e->recv] + to->exchanges[h->number].target_offset[s];
     struct moe_message *header = (void *)slot;
     int64_t data = slots_relay_data(h->ir, e, h->me->number, s), entry = slots_entry_bytes(e);
+    if (count.rows > slots_rows(h->ir, e, h->node * e->node + p))
+        return fail(h, s, CHANGED), -1;
     memcpy(slot, message, (size_t)e->header_bytes);
     header->rows = count.rows;
     header->pairs = count.pairs;
     for (int64_t i = 0; i < count.rows; i++) {
         char *record = slot + e->header_bytes + i * (data + entry);
-        const struct moe_row_mark *mark = (const void *)(entries + i * slots_entry_stride(e));
-        memcpy(record, rows + mark->row * data, (size_t)data);
+        const char *mark = entries + i * slots_entry_stride(e);
+        uint32_t row = ((const struct moe_row_mark *)(const void *)mark)->row;
+        if (row >= slots_relay_rows(h->ir, e, h->me->number))
+            return fail(h, s, CHANGED), -1;
+        memcpy(record, rows + row * data, (size_t)data);
         memcpy(record + data, mark, (size_t)entry);
     }
     return e->header_bytes + count.rows * (data + entry);
@@ -207,8 +215,12 @@ static bool forward_rows(const struct hop *h)
         char *message = s == h->me->number ? NULL : relayed(h, h->me->number, s);
         if (message && !relayed_message_good(h->stream, h->number, s))
             return false;
-        for (uint32_t p = 0; p < h->e->node && message; p++)
-            bytes[p] += pass_on(h, s, message, p);
+        for (uint32_t p = 0; p < h->e->node && message; p++) {
+            int64_t passed = pass_on(h, s, message, p);
+            if (passed < 0)
+                return false;
+            bytes[p] += passed;
+        }
     }
     for (uint32_t p = 0; p < h->e->node; p++)
         if (p != h->position && !put(h, h->node * h->e->node + p, bytes[p], h->e->node - 1, true))

@@ -135,10 +135,15 @@ static bool in_arena(const struct explorer *x, const struct touched *a)
     return ROW(x->plan, plan_buffer, a->buffer)->kind == buffer_kind_arena;
 }
 
+/// Of one buffer, rows and slots count; of two that share bytes, all of them: a buffer is what takes another one's place.
 static bool meet(const struct explorer *x, const struct touched *a, const struct touched *b)
 {
-    if (a->rank != b->rank || (!in_arena(x, a) || !in_arena(x, b) ? a->buffer != b->buffer : false))
+    if (a->rank != b->rank || (a->buffer != b->buffer && (!in_arena(x, a) || !in_arena(x, b))))
         return false;
+    if (a->buffer != b->buffer) {
+        const struct plan_extent *own = extent_of(x, a->rank, a->buffer), *other = extent_of(x, b->rank, b->buffer);
+        return own->offset < other->offset + other->bytes && other->offset < own->offset + own->bytes;
+    }
     for (int64_t tokens = 0; tokens <= x->variant->bound; tokens++) {
         int64_t begin_a, end_a, begin_b, end_b;
         range_of(x, a, tokens, &begin_a, &end_a);

@@ -22,6 +22,7 @@ struct builder {
     uint32_t x, y;
     struct part_rows parts[MOST_PARTS];
     uint32_t kernels[kernel_role_words_count];
+    uint32_t meddler;
     uint32_t signals;
 };
 
@@ -69,6 +70,10 @@ static uint32_t add_kernel(struct builder *b, uint32_t role, bool builtin, uint3
 static void add_kernels(struct builder *b)
 {
     int64_t h = b->small->width, e = b->small->experts, k = b->small->choices, row = moe_row_stride(h, 4);
+    b->meddler = add_kernel(b, kernel_role_route, false, work_unit_tokens, 0, (int64_t[12]){h, e, k, 0, 0, dtype_f32});
+    str_id meddle = ir_str(b->ir, "meddle");
+    ROW(b->ir, plan_kernel, b->meddler)->name = meddle;
+    ROW(b->ir, plan_kernel, b->meddler)->grain = MOE_MAX_UNITS;
     add_kernel(b, kernel_role_route, false, work_unit_tokens, 0, (int64_t[12]){h, e, k, 0, 0, dtype_f32});
     add_kernel(b, kernel_role_bin, true, work_unit_one, 0, (int64_t[12]){h, k, dtype_f32, 4});
     add_kernel(b, kernel_role_bin_round, true, work_unit_one, 0, (int64_t[12]){h, k, dtype_f32, 4});
@@ -233,12 +238,20 @@ static void add_rounds(struct builder *b, const struct part_rows *p)
     add_instr(b, opcode_end, "end", p->part);
 }
 
+static void add_meddling(struct builder *b, const struct part_rows *p, uint32_t buffer)
+{
+    LAUNCH(b, route, p->part, NONE, b->x, b->x, buffer, p->weights);
+    ROW(b->ir, plan_instr, COUNT(b->ir, plan_instr) - 1)->kernel = b->meddler;
+}
+
 /// Semaphores of part i: 4i packed, 4i+1 arrived, 4i+2 computed, 4i+3 returned.
 static void add_compute_stream(struct builder *b)
 {
     for (uint32_t i = 0; i < b->small->parts; i++) {
         const struct part_rows *p = &b->parts[i];
         LAUNCH(b, route, p->part, NONE, b->x, b->x, p->ids, p->weights);
+        if (b->small->meddles == MEDDLE_ROUTES)
+            add_meddling(b, p, p->ids);
         if (b->small->pool)
             LAUNCH(b, bin, p->part, p->dispatch, p->ids, p->weights, b->x, p->bins, p->send, p->reply_recv, p->own,
                    p->spill);
@@ -250,6 +263,8 @@ static void add_compute_stream(struct builder *b)
     for (uint32_t i = 0; i < b->small->parts; i++) {
         const struct part_rows *p = &b->parts[i];
         semaphore(b, opcode_wait, 4 * i + 1);
+        if (b->small->meddles == MEDDLE_ROWS)
+            add_meddling(b, p, p->recv);
         LAUNCH(b, fan_out, p->part, p->dispatch, p->bins, p->recv, p->pairs, p->a, p->reply_send, p->own, b->x);
         LAUNCH(b, copy_rows, p->part, NONE, p->pairs);
         LAUNCH(b, mlp_up, p->part, NONE, p->pairs, p->a, b->x, p->hidden);

@@ -14,6 +14,8 @@ struct small {
     uint32_t empty_ranks; // the last so many ranks own no experts
     bool overflow_error, own_thread;
     bool lost_signal;     // leave out one signal: the step cannot end
+    enum { MEDDLE_NOT, MEDDLE_ROUTES, MEDDLE_ROWS } meddles; // a kernel `meddle` that the test brings is given what the
+                                                             // built-in behind it reads: routes, or rows that arrived
     uint32_t rank_of[64]; // filled by small_plan: expert -> rank
 };
 

@@ -1,11 +1,14 @@
 // The runtime against hand-built plans: file form, validation, dispatch and combine under every shape of overflow,
 // faults, timeouts, and the simulated device.
 #include <CUnit/CUnit.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include "runtime/exec/control.h"
 #include "small_plan.h"
 
 void suite_runtime(void);
@@ -412,6 +415,154 @@ static void test_stuck_kernel(void)
     data_free(&d);
 }
 
+// What a built-in reads twice has changed in between, as it may where a plan's streams are not ordered as its data wants it:
+// the step fails, and no memory is touched that is not the plan's. A page in the midst of what is read faults at its first
+// reading; then what lies before it changes.
+
+static struct {
+    char *page, *first; // first: of what is read
+    moe_session *session;
+    void (*change)(void);
+} trap;
+
+static void sprung(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *at = info->si_addr;
+    if (!trap.page || at < trap.page || at >= trap.page + page) {
+        signal(number, SIG_DFL);
+        return;
+    }
+    mprotect(trap.page, page, PROT_READ | PROT_WRITE);
+    trap.page = NULL;
+    trap.change();
+}
+
+/// The first whole page behind half of `bytes`.
+static void set_trap(char *first, int64_t bytes, void (*change)(void))
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    trap.first = first;
+    trap.change = change;
+    trap.page = first + bytes / 2 + (page - (uintptr_t)(first + bytes / 2) % page);
+    if (trap.page + page > first + bytes || mprotect(trap.page, page, PROT_NONE))
+        abort();
+}
+
+/// The first hundred tokens go to two experts of one rank.
+static void route_to(int32_t *ids, int32_t rank)
+{
+    for (int32_t i = 0; i < 200; i++)
+        ids[i] = 2 * (i % 2) + rank;
+}
+
+static void change_routes(void)
+{
+    route_to((int32_t *)(void *)trap.first, 0);
+}
+
+static void meddle_with_routes(const struct moe_kargs *a, int64_t begin, int64_t end, void *scratch)
+{
+    (void)end, (void)scratch;
+    if (a->n[2] != 1 || begin != 0)
+        return;
+    route_to(a->p[ROUTE_IDS], 1);
+    set_trap(a->p[ROUTE_IDS], a->n[0] * 2 * 4, change_routes);
+}
+
+static void change_rows(void)
+{
+    const struct plan_exchange *e = ROW(trap.session->ir, plan_exchange, 0);
+    int64_t row_bytes = ROW(trap.session->ir, plan_wire, e->wires.first)->row_bytes;
+    for (int64_t row = 0; row < 100; row++)
+        ((struct moe_row_meta *)(void *)(trap.first + (row + 1) * row_bytes - e->meta_bytes))->local = 1;
+}
+
+static void meddle_with_rows(const struct moe_kargs *a, int64_t begin, int64_t end, void *scratch)
+{
+    (void)end, (void)scratch;
+    const struct ir *ir = trap.session->ir;
+    const struct plan_exchange *e = ROW(ir, plan_exchange, 0);
+    const struct moe_message *m = a->p[ROUTE_IDS]; // of the only other rank
+    if (a->n[2] == 1 && begin == 0)
+        set_trap((char *)a->p[ROUTE_IDS] + e->header_bytes, m->rows * ROW(ir, plan_wire, e->wires.first)->row_bytes,
+                 change_rows);
+}
+
+static void expect_noticed(struct small s, moe_kernel_fn *kernel, const char *part)
+{
+    struct sigaction action = {.sa_sigaction = sprung, .sa_flags = SA_SIGINFO}, before;
+    moe_plan *plan;
+    struct data d;
+    CU_ASSERT_EQUAL_FATAL(small_session(&s, &(moe_options){.device = "sim"}, &plan, &trap.session), MOE_OK);
+    data_make(&d, &s, 3, 0);
+    data_steps(&d, 0);
+    for (uint32_t r = 0; r < s.ranks; r++)
+        d.steps[r].given_ids = NULL;
+    session_override_kernel(trap.session, "meddle", kernel);
+    sigaction(SIGSEGV, &action, &before);
+    CU_ASSERT_EQUAL(moe_session_run(trap.session, d.steps, s.ranks), MOE_LOST);
+    sigaction(SIGSEGV, &before, NULL);
+    CU_ASSERT_PTR_NULL(trap.page); // it was sprung
+    CU_ASSERT_PTR_NOT_NULL(strstr(moe_session_error(trap.session), part));
+    data_free(&d);
+    moe_session_destroy(trap.session);
+    moe_plan_close(plan);
+}
+
+static void test_changes(void)
+{
+    struct small s = {.ranks = 2, .experts = 8, .choices = 2, .parts = 1, .width = 8, .bound = 4096, .rows = -1};
+    s.meddles = MEDDLE_ROUTES;
+    expect_noticed(s, meddle_with_routes, "rank 1: the routes of `dispatch` have changed while they were read");
+    s.rows = 100; // others overflow
+    s.pool = 5000;
+    expect_noticed(s, meddle_with_routes, "rank 1: the routes of `dispatch` have changed while they were read");
+    s.rows = -1;
+    s.pool = 0;
+    s.meddles = MEDDLE_ROWS;
+    expect_noticed(s, meddle_with_rows, "rank 1: rows of `dispatch` have changed while they were read");
+}
+
+static const struct plan_instr *first_launch(const moe_session *session, uint32_t role)
+{
+    for (uint32_t i = 0; i < COUNT(session->ir, plan_instr); i++) {
+        const struct plan_instr *in = ROW(session->ir, plan_instr, i);
+        if (in->op == opcode_launch && ROW(session->ir, plan_kernel, in->kernel)->role == role)
+            return in;
+    }
+    return NULL;
+}
+
+/// Of the launches that use one control buffer any number read at a time, or one writes.
+static void test_claims(void)
+{
+    struct small s = shapes[1];
+    moe_plan *plan;
+    moe_session *session;
+    struct data d;
+    CU_ASSERT_EQUAL_FATAL(small_session(&s, &(moe_options){.device = "sim"}, &plan, &session), MOE_OK);
+    data_make(&d, &s, 3, 0);
+    data_steps(&d, 0);
+    CU_ASSERT_EQUAL(moe_session_run(session, d.steps, s.ranks), MOE_OK);
+    struct stream *stream = &session->ranks[0].streams[0];
+    stream->pc = 0;
+    const struct plan_instr *bin = first_launch(session, kernel_role_bin), *copy = first_launch(session, kernel_role_copy_rows),
+                            *fan = first_launch(session, kernel_role_fan_out), *up = first_launch(session, kernel_role_mlp_up);
+    CU_ASSERT_FATAL(bin && copy && fan && up);
+    CU_ASSERT(control_claim(stream, copy) && control_claim(stream, fan)); // both read bins
+    control_release(stream, copy);
+    control_release(stream, fan);
+    CU_ASSERT(control_claim(stream, bin) && control_claim(stream, up));
+    control_release(stream, bin);
+    CU_ASSERT(!session_failed(session) && !control_claim(stream, fan)); // it would write pairs that `up` reads
+    CU_ASSERT_PTR_NOT_NULL(strstr(moe_session_error(session), "is in use by another launch"));
+    data_free(&d);
+    moe_session_destroy(session);
+    moe_plan_close(plan);
+}
+
 static void *small_image(struct small s, size_t *bytes)
 {
     struct ir ir;
@@ -622,6 +773,8 @@ void suite_runtime(void)
     CU_add_test(suite, "injected faults are found", test_faults);
     CU_add_test(suite, "overflow: error", test_overflow_error);
     CU_add_test(suite, "timeouts", test_timeout);
+    CU_add_test(suite, "control data is one writer's or readers'", test_claims);
+    CU_add_test(suite, "what changes while it is read", test_changes);
     CU_add_test(suite, "stuck kernel", test_stuck_kernel);
     CU_add_test(suite, "options", test_options);
 }
