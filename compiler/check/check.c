@@ -136,8 +136,10 @@ static void check_all(struct checker *checker, struct program_text *program, str
     check_file_assertions(checker);
     pipelines->first = COUNT(checker->module, mod_pipeline);
     EACH_NODE(&program->ast, id, node_of(checker, checker->root)->slot[0])
-        if (is_wanted(checker, id))
-            elaborate_pipeline(checker, (struct symbol){.kind = SYMBOL_ITEM, .node = id, .file = checker->root_file});
+        if (is_wanted(checker, id) &&
+            elaborate_pipeline(checker, (struct symbol){.kind = SYMBOL_ITEM, .node = id, .file = checker->root_file}) == NONE &&
+            !checker->context->error_count)
+            fatal(checker->context, EXIT_BUG, "a pipeline was refused without saying why");
     pipelines->count = COUNT(checker->module, mod_pipeline) - pipelines->first;
 }
 

@@ -1,10 +1,11 @@
 // Clusters: ranks in a grid of axes, numbered row by row with the last axis fastest, each with its device, and a link
 // across every axis. A message between two ranks crosses the outermost axis in which they differ.
 #include "compiler/check/check.h"
+#include "runtime/plan/limits.h"
 
 #include <string.h>
 
-enum { MAX_RANKS = 65536, MAX_AXES = 8 };
+enum { MAX_RANKS = 65536 };
 
 static node_id find_member(const struct checker *checker, node_id list, uint16_t kind, str_id name)
 {
@@ -31,6 +32,11 @@ static bool read_axes(struct checker *checker, struct symbol item, struct mod_cl
         if (first != id) {
             report_twice(checker, "axis", name, name_place(checker, id), name_place(checker, first));
             fine = false;
+        } else if (row->axes.count == MOE_MAX_AXES) {
+            struct diag *diag = diag_error(checker->context, E0206, name_place(checker, id), "a cluster has at most %d axes",
+                                           MOE_MAX_AXES);
+            diag_label(checker->context, diag, "one too many");
+            return false;
         } else if (!evaluate_as(checker, &scope, name, node->slot[0], CONSTANT_INTEGER, &size) ||
                    !expect_range(checker, name, node->slot[0], size.integer, 1, MAX_RANKS) ||
                    !expect_range(checker, "ranks", node->slot[0], size.integer * row->ranks, 1, MAX_RANKS)) {
@@ -83,26 +89,28 @@ static bool read_link(struct checker *checker, struct symbol item, node_id link,
 static bool read_links(struct checker *checker, struct symbol item, struct mod_cluster *row)
 {
     bool fine = true;
-    struct mod_link links[MAX_AXES];
-    node_id nodes[MAX_AXES];
+    struct mod_link links[MOE_MAX_AXES];
+    node_id nodes[MOE_MAX_AXES];
     uint32_t count = 0;
     EACH_NODE(&checker->program->ast, id, node_of(checker, item.node)->slot[0]) {
         if (node_of(checker, id)->kind != NODE_LINK)
             continue;
         struct mod_link link = {0};
-        if (count == MAX_AXES || !read_link(checker, item, id, row, &link)) {
+        if (!read_link(checker, item, id, row, &link)) {
             fine = false;
             continue;
         }
-        for (uint32_t i = 0; i < count; i++) {
-            if (links[i].axis == link.axis) {
-                node_id axis = node_of(checker, id)->slot[0], first = node_of(checker, nodes[i])->slot[0];
-                report_twice(checker, "link across", name_text(checker, node_of(checker, axis)->text),
-                             place_of(checker, axis), place_of(checker, first));
-                fine = false;
-            }
+        uint32_t same = 0;
+        while (same < count && links[same].axis != link.axis)
+            same++;
+        if (same < count) {
+            node_id axis = node_of(checker, id)->slot[0], first = node_of(checker, nodes[same])->slot[0];
+            report_twice(checker, "link across", name_text(checker, node_of(checker, axis)->text),
+                         place_of(checker, axis), place_of(checker, first));
+            fine = false;
+            continue;
         }
-        nodes[count] = id;
+        nodes[count] = id; // one an axis: there is room
         links[count++] = link;
     }
     row->links = (struct rows){COUNT(checker->module, mod_link), count};

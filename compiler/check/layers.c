@@ -1,6 +1,7 @@
 // Layers: parameters, stages and the result. Every name is assigned once; stages may stand in any order and are typed in the
 // order of their data.
 #include "compiler/check/types.h"
+#include "runtime/plan/limits.h"
 
 #include <string.h>
 
@@ -271,8 +272,14 @@ static bool apply_extern(struct layer_state *layer, node_id stage, struct tensor
             continue;
         }
         const struct tensor *tensor = find_tensor(layer, expression);
-        if (!tensor || *count == MAX_ARGS)
+        if (!tensor)
             return false;
+        if (*count + 1 == MOE_MAX_ARGS) { // and the result
+            report_unbuilt(checker, place_of(checker, id),
+                           context_printf(checker->context, "extern stages of more than %d tensors are not built yet",
+                                          MOE_MAX_ARGS - 1));
+            return false;
+        }
         if (!*count) {
             struct span declared = result->declared;
             str_id own = result->name;

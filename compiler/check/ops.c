@@ -164,11 +164,10 @@ static bool read_format_option(struct application *call, uint32_t file, node_id 
 /// A format for each axis that the record names; which axes there are, the pipeline's cluster says.
 static bool read_axis_formats(struct application *call, uint32_t file, node_id record, struct mod_arg *arg)
 {
-    enum { MOST = 16 };
     struct checker *checker = call->layer->checker;
     node_id fields = node_of(checker, record)->slot[0];
-    struct mod_axis_format rows[MOST];
-    uint32_t count = 0;
+    struct mod_axis_format *rows = NULL;
+    uint32_t count = 0, capacity = 0;
     bool fine = true;
     EACH_NODE(&checker->program->ast, id, fields) {
         const struct ast_node *node = node_of(checker, id);
@@ -178,9 +177,10 @@ static bool read_axis_formats(struct application *call, uint32_t file, node_id r
         if (first != id) {
             report_twice(checker, "attribute", name, name_place(checker, id), name_place(checker, first));
             fine = false;
-        } else if (!read_format_option(call, file, node->slot[0], &one) || count == MOST) {
+        } else if (!read_format_option(call, file, node->slot[0], &one)) {
             fine = false;
         } else {
+            rows = context_grow(checker->context, rows, &capacity, count + 1, sizeof *rows);
             rows[count++] = (struct mod_axis_format){module_name(checker, node->text), one.format, id};
         }
     }

@@ -616,11 +616,6 @@ static void draft_extern(struct writer *w, uint32_t stage)
 {
     const struct mod_stage *row = lower_stage(w->l, stage);
     double bound = (double)w->l->layer->tokens_bound;
-    if (row->args.count >= MOE_MAX_ARGS) {
-        lower_refuse(w->l, E0901, stage, NULL, "extern stages of more than %d tensors are not built yet",
-                     MOE_MAX_ARGS - 1);
-        return;
-    }
     begin(w, opcode_host, bound > 0 ? row->cost * tokens(w) / bound : 0);
     for (uint32_t i = 0; i < row->args.count; i++)
         argument(w, value_buffer(w->l, ROW(w->l->module, mod_arg, row->args.first + i)->value, w->layer, w->part),

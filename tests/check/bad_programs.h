@@ -333,6 +333,13 @@ static const struct bad_line bad_lines[] = {
     {32, "    axis rank[@0];", "E0206"},
     {32, "    axis rank[2]; axis @rank[3];", "E0102"},
     {32, "    axis rank[2]; axis @node[3];", "E0107"},
+    {32, "    axis a[1]; axis b[1]; axis c[1]; axis d[1]; axis e[1]; axis f[1]; axis g[1]; axis rank[2]; axis @node[1];",
+     "E0206"},
+    {14,
+     "    extern stage attn: z = host("
+     "x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, @x, x, x, x, x, x, x, x, x); "
+     "stage route: r = topk(x, w_router, k: 2);",
+     "E0901"},
     {33, "    link shm across @ranks { bandwidth: 5GB/s, latency: 1us };", "E0101"},
     {33, "    link shm across rank { bandwidth: @5GB, latency: 1us };", "E0207"},
     {33, "    link shm across rank { bandwidth: 5GB/s, latency: @1GB };", "E0207"},
