@@ -44,7 +44,8 @@ void list_offers(struct tuning *t, const struct driver_study *study)
             const struct ast_node *node = node_at(&text->ast, id);
             if (node->kind != NODE_SCHEDULE || t->offer_count == OFFERS_MOST)
                 continue;
-            struct offer offer = {.name = context_printf(t->context, "%s", text_of(study->context, node->text))};
+            struct offer offer = {.name = context_printf(t->context, "%s", text_of(study->context, node->text)),
+                                  .name_at = node->name_span.begin - node->span.begin};
             bool fine = true, again = false;
             EACH_NODE(&text->ast, knob, node->slot[0])
                 fine = fine && read_knob(t, study, node, knob, &offer);
@@ -120,8 +121,10 @@ void try_offers(struct tuning *t)
 {
     for (uint32_t i = 0; i < t->offer_count; i++) {
         int64_t combinations = 1;
-        for (uint32_t k = 0; k < t->offers[i].knob_count && combinations <= GRID_MOST; k++)
-            combinations *= t->offers[i].knobs[k].high - t->offers[i].knobs[k].low + 1;
+        for (uint32_t k = 0; k < t->offers[i].knob_count && combinations <= GRID_MOST; k++) {
+            int64_t more = t->offers[i].knobs[k].high - t->offers[i].knobs[k].low;
+            combinations *= more < GRID_MOST ? more + 1 : GRID_MOST + 1;
+        }
         if (combinations <= GRID_MOST)
             try_grid(t, i);
         else
@@ -132,7 +135,7 @@ void try_offers(struct tuning *t)
 const char *offer_text(struct tuning *t, const struct candidate *candidate)
 {
     const struct offer *offer = &t->offers[candidate->offer];
-    uint32_t at = (uint32_t)(strstr(offer->source, offer->name) - offer->source);
+    uint32_t at = offer->name_at;
     const char *text = context_printf(t->context, "%.*s%s", (int)at, offer->source, t->name), *use = candidate->use;
     at += (uint32_t)strlen(offer->name);
     for (uint32_t k = 0; k < offer->knob_count; k++) {

@@ -24,6 +24,7 @@ struct knob_range {
 /// A schedule that the file or std.schedules offers.
 struct offer {
     const char *name, *source;        // its text in its file
+    uint32_t name_at;                 // where its name stands there
     struct knob_range knobs[KNOBS_MOST];
     uint32_t knob_count;
     uint32_t value_at[KNOBS_MOST], value_end[KNOBS_MOST]; // where the defaults stand in `source`

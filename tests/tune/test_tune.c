@@ -140,6 +140,30 @@ static void test_confirmed(void)
     tuned_free(&tuned);
 }
 
+/// The winner is printed under tune's own name, whatever its own is: here a letter that `schedule` has too, with a knob that
+/// has more values than can be tried.
+static void test_renamed(void)
+{
+    char path[] = "/tmp/moe-tests-XXXXXX.moe", line[256];
+    int file = mkstemps(path, 4);
+    FILE *in = fopen("tests/tune/tiny.moe", "r"), *out = file < 0 ? NULL : fdopen(file, "w");
+    CU_ASSERT_FATAL(in && out);
+    while (fgets(line, sizeof line, in))
+        fputs(line, out);
+    fputs("schedule s(n: 1..9000000000000000000 = 1) for (route, dispatch, expert, combine) {\n"
+          "    stream comp uses sm; stream wire uses net_out, net_in, copy[0];\n"
+          "    bind route, expert to comp; bind dispatch, combine to wire;\n    route; dispatch; expert; combine;\n}\n", out);
+    fclose(in);
+    fclose(out);
+    struct tuned tuned = tune_file(path, 60, 0);
+    CU_ASSERT_EQUAL_FATAL(tuned.code, EXIT_FINE);
+    CU_ASSERT_STRING_EQUAL(tuned.winner, "s(n: 1)");
+    static const char begin[] = "schedule tuned(n: 1..9000000000000000000 = 1) for (route, dispatch, expert, combine) {\n";
+    CU_ASSERT(!strncmp(tuned.text, begin, strlen(begin)));
+    tuned_free(&tuned);
+    unlink(path);
+}
+
 static void test_mistakes(void)
 {
     struct tuned none = tune_file("stdlib/std/schedules.moe", 10, 0), wrong = tune_file("examples/errors/04_shape.moe", 10, 0);
@@ -156,5 +180,6 @@ void suite_tune(void)
     CU_add_test(suite, "B45 ten layers and clusters", test_pairs);
     CU_add_test(suite, "the same twice", test_deterministic);
     CU_add_test(suite, "the best are measured", test_confirmed);
+    CU_add_test(suite, "the winner has tune's own name", test_renamed);
     CU_add_test(suite, "files that cannot be tuned", test_mistakes);
 }
