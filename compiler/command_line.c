@@ -17,7 +17,10 @@ struct option {
     const char *name;
     void (*set)(struct command_line *line, const char *value); // value NULL: takes none
     bool has_value;
+    const char *of; // the commands that take it; NULL: every one
 };
+
+#define COMPILING "check verify run build simulate"
 
 static void set_pipeline(struct command_line *l, const char *v) { l->driver.check.pipeline = v; }
 static void set_schedule(struct command_line *l, const char *v) { l->driver.check.schedule = v; }
@@ -64,16 +67,40 @@ static void set_color(struct command_line *l, const char *v)
 }
 
 static const struct option options[] = {
-    {"--pipeline", set_pipeline, true},   {"--schedule", set_schedule, true}, {"--target", set_target, true},
-    {"--ranks", set_ranks, true},         {"--layer", set_layer, true},       {"--cpu-level", set_level, true},
-    {"--emit", set_emit, true},           {"-o", set_output, true},           {"-D", set_dim, true},
-    {"--diagnostics", set_diagnostics, true}, {"--color", set_color, true},   {"--time-passes", set_times, false},
-    {"--carrier", set_carrier, true},     {"--check", set_check, false},        {"--lib", set_library, false},      {"-q", set_quiet, false},
-    {"--cluster", set_cluster, true},
-    {"-v", set_verbose, false},           {"--use-cuda", set_use_cuda, true},
-    {"--trace", set_trace, true},         {"--json", set_json, false},
-    {"--load", set_load, true},           {"--svg", set_svg, true},
+    {"--pipeline", set_pipeline, true, COMPILING " tune"},
+    {"--schedule", set_schedule, true, COMPILING},
+    {"--target", set_target, true, COMPILING " tune"},
+    {"--ranks", set_ranks, true, COMPILING " tune calibrate"},
+    {"--layer", set_layer, true, COMPILING " tune"},
+    {"--cpu-level", set_level, true, COMPILING " tune"},
+    {"--emit", set_emit, true, COMPILING},
+    {"-o", set_output, true, "build compare calibrate"},
+    {"-D", set_dim, true, COMPILING " tune"},
+    {"--diagnostics", set_diagnostics, true, NULL},
+    {"--color", set_color, true, NULL},
+    {"--time-passes", set_times, false, COMPILING},
+    {"--carrier", set_carrier, true, "build"},
+    {"--check", set_check, false, "fmt"},
+    {"--lib", set_library, false, "build"},
+    {"-q", set_quiet, false, NULL},
+    {"--cluster", set_cluster, true, "import"},
+    {"-v", set_verbose, false, NULL},
+    {"--use-cuda", set_use_cuda, true, COMPILING},
+    {"--trace", set_trace, true, COMPILING},
+    {"--json", set_json, false, "simulate tune"},
+    {"--load", set_load, true, COMPILING " tune"},
+    {"--svg", set_svg, true, COMPILING},
 };
+
+/// Is the word among those of a list with blanks between?
+static bool is_listed(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = list; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strcspn(at, " ") == length && !strncmp(at, word, length))
+            return true;
+    return false;
+}
 
 static const struct option *find_option(const char *argument, const char **value)
 {
@@ -117,7 +144,8 @@ static enum exit_code check_values(const char *option, const char *value)
 }
 
 // One option and its value from argv[*i] on; *i is left at the last argument used.
-static enum exit_code take_option(struct command_line *line, bool takes_run_options, int argc, char **argv, int *i)
+static enum exit_code take_option(struct command_line *line, const char *command, bool takes_run_options, int argc,
+                                  char **argv, int *i)
 {
     const char *given = argv[*i], *value = NULL;
     char error[256];
@@ -136,6 +164,10 @@ static enum exit_code take_option(struct command_line *line, bool takes_run_opti
         return usage_error("`%s` is an option of `run`; the token count of a file is set as in `-D tokens=10`", given);
     if (!option)
         return usage_error("unknown option `%s`", given);
+    if (option->of && !is_listed(option->of, command)) { // what nothing would read
+        snprintf(error, sizeof error, "`%s` is no option of `%s`", option->name, command);
+        return usage_error("%s", error);
+    }
     if (option->has_value && !value && !(value = *i + 1 < argc ? argv[++*i] : NULL))
         return usage_error("`%s` needs a value", given);
     enum exit_code wrong = option->has_value ? check_values(option->name, value) : EXIT_FINE;
@@ -161,11 +193,11 @@ static void share_run_options(struct command_line *line)
     line->verbose = run->verbose;
 }
 
-enum exit_code parse_arguments(struct command_line *line, bool takes_run_options, int argc, char **argv)
+enum exit_code parse_arguments(struct command_line *line, const char *command, bool takes_run_options, int argc, char **argv)
 {
     for (int i = 0; i < argc; i++) {
         if (argv[i][0] == '-' && argv[i][1]) {
-            enum exit_code wrong = take_option(line, takes_run_options, argc, argv, &i);
+            enum exit_code wrong = take_option(line, command, takes_run_options, argc, argv, &i);
             if (wrong)
                 return wrong;
         } else if (line->operand_count == sizeof line->operands / sizeof *line->operands) {

@@ -23,6 +23,7 @@ enum exit_code usage_error(const char *format, const char *what);
 /// A terminal that shows colours, unless NO_COLOR says, with any text at all, that they are not wanted.
 bool wants_color(int stream);
 /// What follows the command's name. `takes_run_options`: those of an executable too. `line` is as the defaults are.
-enum exit_code parse_arguments(struct command_line *line, bool takes_run_options, int argc, char **argv);
+enum exit_code parse_arguments(struct command_line *line, const char *command, bool takes_run_options, int argc,
+                               char **argv);
 
 #endif

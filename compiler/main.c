@@ -393,7 +393,6 @@ static const struct command commands[] = {
      "  -o BOTH.json          both timelines in one file\n"},
     {"tune", "FILE", "search knobs, schedules and orders; a ranked table and the winner's text", command_tune, false,
      "  -D tokens=2048        replace the value of a dim\n"
-     "  --schedule 'NAME(n: 4)' instead of the pipeline's `use`\n"
      "  --pipeline NAME       which pipeline, where a file has several\n"
      "  --load 'zipf(0.7)'    tokens that do not spread evenly\n"},
     {"explain", "[CODE]", "a page about a diagnostic; without a code: all codes", command_explain, false, NULL},
@@ -412,7 +411,7 @@ static enum exit_code run_command(const struct command *command, int argc, char 
     struct command_line line = {.driver = {.out = stdout, .color = wants_color(1), .check = {.layer = -1}}, .color = wants_color(2)};
     line.driver.check.dims = line.dims;
     run_options_init(&line.run);
-    enum exit_code code = parse_arguments(&line, command->takes_run_options, argc, argv);
+    enum exit_code code = parse_arguments(&line, command->name, command->takes_run_options, argc, argv);
     if (!code) {
         context_init(&context);
         int jumped = setjmp(context.fatal);

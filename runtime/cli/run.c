@@ -277,6 +277,11 @@ static int print_difference(struct run *run)
     return EXIT_OK;
 }
 
+static int finish_output(struct run *run)
+{
+    return fflush(stdout) == 0 ? EXIT_OK : complain(run, EXIT_FAILED, "standard output: %s", strerror(errno));
+}
+
 /// Everything that a finished run leaves behind, results first.
 static int deliver(struct run *run)
 {
@@ -302,9 +307,8 @@ static int deliver(struct run *run)
     int code = o->reference ? print_difference(run) : EXIT_OK;
     if (o->gantt && code == EXIT_OK)
         code = print_gantt(run);
-    if (fflush(stdout) != 0 && code == EXIT_OK)
-        return complain(run, EXIT_FAILED, "standard output: %s", strerror(errno));
-    return code;
+    int written = finish_output(run);
+    return code == EXIT_OK ? written : code;
 }
 
 int run_plan(moe_plan *plan, const char *program, const struct run_options *options)
@@ -344,10 +348,12 @@ int moe_run_main(moe_plan *plan, const char *program, int argc, char **argv)
     } else if (options.help) {
         printf("usage: %s [OPTION...]\n\n", program);
         run_options_help(stdout);
+        code = finish_output(&(struct run){.program = program});
     } else if (options.version) {
         moe_plan_info info;
         moe_plan_describe(plan, &info);
         print_version(&info);
+        code = finish_output(&(struct run){.program = program});
     } else
         code = run_plan(plan, program, &options);
     run_options_free(&options);

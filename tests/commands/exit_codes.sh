@@ -34,9 +34,16 @@ sed 's/target    = cpu;/target = cpu; weights = w(safetensors("nowhere"));/' exa
 echo 'weights w for moe { w_router = "r"; w_gate_up = "g"; w_down = "d"; }' >>"$folder/placed.moe"
 $m build "$folder/placed.moe" --cpu-level v2 -o "$folder/placed" 2>/dev/null
 expect 3 "nowhere" "$folder/placed" --tokens 4
+for option in --help --version; do
+    expect 3 "standard output: No space left" sh -c "$folder/placed $option >/dev/full"
+done
 expect 3 "from the working directory; .--weights PATH" "$folder/placed" --tokens 4
 expect 2 "unknown command" $m frobnicate
 expect 2 "unknown option" $m check --frobnicate examples/hello.moe
+for given in "check -o x" "run -o x" "run --lib" "build --json" "tune --schedule serial" "fmt --ranks 2" "inspect --pipeline p" \
+    "import -D tokens=8" "explain --emit=ast" "simulate --carrier x" "compare --trace x"; do # what nothing would read
+    expect 2 "is no option of .${given%% *}." $m $given examples/hello.moe
+done
 expect 2 "takes one file" $m check
 expect 3 "nowhere.moe" $m check "$folder/nowhere.moe"
 expect 1 "E0001" $m check examples/errors/01_semicolon.moe
