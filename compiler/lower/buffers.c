@@ -327,7 +327,9 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
     case F_SPILL:
         return recv_bytes(s, s->pool_reply);
     case F_SPILL_SUMS:
-        return moe_sums_bytes(s->bound * s->choices / 2, s->bound * s->choices);
+        return slots_spill_sums_bytes(s->plan, s->base);
+    case F_PACKED:
+        return slots_packed_bytes(s->plan, s->reply);
     case F_RELAY:
         return slots_relay_bytes(s->plan, s->base, s->rank, s->ranks);
     case F_GATHER:

@@ -179,6 +179,7 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
                               .send = NONE,
                               .recv = NONE,
                               .node = pool ? 0 : p->node,
+                              .handed = combine && !pool ? p->handed : 0,
                               .relay = NONE,
                               .sums = NONE,
                               .base = NONE,
@@ -194,6 +195,9 @@ static struct plan_exchange describe(const struct lowering *l, const struct path
                                        : combine ? slots->replies
                                                  : slots->base};
     memcpy(e.wire_of_axis, set->of_axis, sizeof e.wire_of_axis);
+    for (uint32_t i = 0; i < ROW(l->plan, plan_info, 0)->axes.count && combine && pool && p->node; i++)
+        if (axis_at(l->plan, i)->stride >= (int64_t)p->node)
+            e.wire_of_axis[i] = p->handed; // whoever gets them adds them up and packs the sum, as a relay would
     return e;
 }
 

@@ -253,6 +253,35 @@ static void earlier_slots(struct writer *w, enum path_family slots)
         argument(w, family_in(w, slots, wave), access_read);
 }
 
+/// Does a relay pack sums in this format?
+static bool is_packed(const struct writer *w, uint32_t format)
+{
+    const struct path *p = w->path;
+    return p->node && p->reply_kernel[format] != NONE && is_sum_format(w->l, p, format);
+}
+
+static bool packs_sums(const struct writer *w)
+{
+    bool packs = false;
+    for (uint32_t i = 0; i < w->path->reply.count; i++)
+        packs = packs || is_packed(w, i);
+    return packs;
+}
+
+/// Sums into the formats in which they go home: of a relay, or of rows that overflowed.
+static void draft_packed_sums(struct writer *w, enum path_family control, enum path_family from, enum path_family to, double bytes)
+{
+    for (uint32_t i = 0; i < w->path->reply.count; i++) {
+        if (!is_packed(w, i))
+            continue;
+        launch(w, w->path->reply_kernel[i], work(w, 0, bytes));
+        w->draft->phase = control == F_FOLDS ? phase_relay : w->draft->phase;
+        own(w, control, access_read);
+        own(w, from, access_read);
+        own(w, to, access_write);
+    }
+}
+
 /// The relay sums its node's replies before it sends them home.
 static void draft_combine_recv(struct writer *w)
 {
@@ -271,8 +300,9 @@ static void draft_combine_recv(struct writer *w)
         launch(w, p->sum_kernel, work(w, 0, 2 * bytes));
         w->draft->phase = phase_relay;
         own(w, F_FOLDS, access_read);
-        own(w, F_GATHER, access_read);
+        own(w, F_GATHER, packs_sums(w) ? access_update : access_read);
         own(w, F_SUMS, access_write);
+        draft_packed_sums(w, F_FOLDS, F_GATHER, F_SUMS, bytes);
         relay(w, opcode_forward, EXCHANGE_COMBINE);
     }
     message(w, opcode_recv, EXCHANGE_COMBINE, F_REPLY_SEND, F_REPLY_RECV);
@@ -367,6 +397,8 @@ static void draft_pack(struct writer *w)
         fresh(w, F_SPILL);
     if (has_pool(w) && p->node)
         own(w, F_SPILL_SUMS, access_write);
+    if (has_pool(w) && packs_sums(w))
+        fresh(w, F_PACKED);
     if (w->wave > 0)
         argument(w, family_in(w, F_BINS, w->wave - 1), access_read);
     draft_pack_rows(w, false);
@@ -401,7 +433,7 @@ static void draft_replies(struct writer *w, bool pool)
     const struct path *p = w->path;
     double bytes = pool ? 0 : hit_rows(w) * (double)(2 * p->width * dtype_bytes(p->y_dtype));
     for (uint32_t i = 0; i < p->reply.count && p->staged; i++) {
-        if (p->reply_kernel[i] == NONE)
+        if (p->reply_kernel[i] == NONE || !is_answer_format(w->l, p, i))
             continue;
         launch(w, p->reply_kernel[i], work(w, 0, bytes / p->reply.count));
         own(w, pool ? F_POOL_PAIRS : F_PAIRS, access_read);
@@ -562,6 +594,7 @@ static void draft_merge(struct writer *w)
         launch(w, p->sum_kernel, 0);
         own(w, F_SPILL_SUMS, access_read);
         own(w, F_SPILL, access_update);
+        draft_packed_sums(w, F_SPILL_SUMS, F_SPILL, F_PACKED, 0);
     }
     launch(w, p->merge_kernels[adds][ends], work(w, 0, (hit_rows(w) + tokens(w)) * (double)p->width * 2 * 4));
     own(w, F_BINS, access_read);
@@ -581,6 +614,8 @@ static void draft_merge(struct writer *w)
     own(w, F_OWN, access_read);
     if (has_pool(w))
         own(w, F_SPILL, access_read);
+    if (has_pool(w) && packs_sums(w))
+        own(w, F_PACKED, access_read);
 }
 
 /// An operator on rows: what it reads in the order of the text, then the result.

@@ -124,13 +124,39 @@ static void read_wires(struct lowering *l, uint32_t stage, enum dtype dtype, str
         add_format(l, stage, set, &(struct plan_wire){.dtype = dtype});
 }
 
+/// Does an axis lead out of the nodes that relays serve?
+static bool leaves_node(const struct lowering *l, const struct path *p, uint32_t axis)
+{
+    return p->node && axis_at(l->plan, axis)->stride >= (int64_t)p->node;
+}
+
+bool is_answer_format(const struct lowering *l, const struct path *p, uint32_t format)
+{
+    bool is = p->node && format == p->handed;
+    for (uint32_t i = 0; i < ROW(l->plan, plan_info, 0)->axes.count; i++)
+        is = is || (!leaves_node(l, p, i) && p->reply.of_axis[i] == format);
+    return is;
+}
+
+bool is_sum_format(const struct lowering *l, const struct path *p, uint32_t format)
+{
+    bool is = false;
+    for (uint32_t i = 0; i < ROW(l->plan, plan_info, 0)->axes.count; i++)
+        is = is || (leaves_node(l, p, i) && p->reply.of_axis[i] == format);
+    return is;
+}
+
 /// A rank's own rows are never rounded to a wire format: they are kept apart where there is one.
 static void read_formats(struct lowering *l, struct path *p)
 {
     read_wires(l, p->dispatch, p->x_dtype, &p->wire);
     read_wires(l, p->combine, p->y_dtype, &p->reply);
     p->own_apart = p->wire.count != 1 || !wire_is_plain(&p->wire.wires[0], p->x_dtype);
-    p->staged = p->reply.count != 1 || !wire_is_plain(&p->reply.wires[0], p->y_dtype);
+    if (p->node)
+        p->handed = (uint32_t)add_format(l, p->combine, &p->reply, &(struct plan_wire){.dtype = p->y_dtype});
+    p->staged = false;
+    for (uint32_t i = 0; i < p->reply.count; i++)
+        p->staged = p->staged || (is_answer_format(l, p, i) && !wire_is_plain(&p->reply.wires[i], p->y_dtype));
 }
 
 /// Ranks at one position of an axis and of those around it; 0 where two hops would be one: `direct`, a single node, or
@@ -156,10 +182,8 @@ static void read_dispatch(struct lowering *l, struct path *p)
     p->capacity = capacity ? capacity->number : 1.25;
     p->pool = pool ? pool->number : 0.25;
     p->overflow = overflow && !strcmp(ir_text(l->module, overflow->choice), "error") ? overflow_error : overflow_pool;
-    read_formats(l, p);
     p->node = via ? ranks_of_node(l, ir_text(l->module, via->choice)) : 0;
-    if (p->node && p->staged)
-        lower_refuse(l, E0901, p->combine, "wire", "replies through relays in another format are not built yet");
+    read_formats(l, p);
 }
 
 /// The parameter that an option of the router names, or NONE where it is a number.
@@ -307,7 +331,7 @@ static void add_path_families(struct lowering *l, uint32_t number)
         "pairs",      "a",      "hidden",      "acc",      "ids",        "weights",   "bins",       "send",
         "recv",       "stage",  "own",         "send",     "recv",       "pool.send", "pool.recv",  "pool.round",
         "pool.pairs", "pool.a", "pool.hidden", "pool.acc", "pool.stage", "pool.send", "pool.spill", "sum",
-        "pool.sums",  "relay",  "gather",      "sums",     "folds",      "taken"};
+        "pool.sums",  "pool.packed", "relay",  "gather",      "sums",     "folds",      "taken"};
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
     p->workplaces = count_workplaces(l, p);

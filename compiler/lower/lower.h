@@ -46,6 +46,7 @@ struct path {
     enum dtype x_dtype, a_dtype, y_dtype;
     struct wire_set wire, reply; // of the dispatch and of the combine
     bool own_apart;              // own rows, which never take a wire format, have a table of their own
+    uint32_t handed;             // with relays: the format in which replies are handed to them
     bool staged;                 // some replies are packed from staging rows
     double capacity, pool;
     enum overflow overflow;
@@ -93,6 +94,7 @@ enum path_family {
     F_SPILL,
     F_SUM, // of the replies of waves that are merged already, f32
     F_SPILL_SUMS,
+    F_PACKED, // sums of replies that came in rounds, as a relay would send them
     F_RELAY,
     F_GATHER,
     F_SUMS,
@@ -201,6 +203,9 @@ const char *lower_kernel_name(const struct lowering *l, uint32_t stage);
 
 bool read_layer(struct lowering *l); // paths, families, kernels
 struct path *path_of_stage(const struct lowering *l, uint32_t stage);
+/// Do ranks answer in this format of the combine's? Do relays pack sums in it, or send them so as they are?
+bool is_answer_format(const struct lowering *l, const struct path *p, uint32_t format);
+bool is_sum_format(const struct lowering *l, const struct path *p, uint32_t format);
 
 // kernels.c: rows of plan_kernel, equal ones shared over the whole plan
 void make_kernels(struct lowering *l, struct path *path);

@@ -206,11 +206,14 @@ static const struct through throughs[] = {
     {kernel_role_copy_rows, kernel_role_fan_out, TABLES_REPLY, TABLE_OWN, {FAN_STAGE + 1}, {FAN_REPLY + 1}},
     {kernel_role_copy_rows, kernel_role_fan_out, TABLE_OWN, TABLES_END, {FAN_X + 1}, {FAN_A + 1}},
     {kernel_role_copy_rows, kernel_role_dense, TABLES_UNPACK, TABLES_REPLY, {DENSE_X + 1}, {DENSE_A + 1}},
-    {kernel_role_sum_rows, kernel_role_fold, 0, TABLES_END, {FOLD_REPLIES + 1}, {FOLD_SUMS + 1}},
+    // a sum that is packed lies where its first part was
+    {kernel_role_sum_rows, kernel_role_fold, 0, TABLES_END, {FOLD_REPLIES + 1}, {FOLD_SUMS + 1, FOLD_REPLIES + 1}},
+    {kernel_role_copy_rows, kernel_role_fold, TABLES_REPLY, TABLE_OWN, {FOLD_REPLIES + 1}, {FOLD_SUMS + 1}},
+    {kernel_role_copy_rows, kernel_role_bin, TABLES_REPLY, TABLE_OWN, {BIN_SPILL + 1}, {BIN_PACKED + 1}},
     {kernel_role_sum_rows, kernel_role_bin, 0, TABLES_END, {BIN_SPILL + 1}, {BIN_SPILL + 1}},
     {kernel_role_mlp_down, kernel_role_fan_out, 0, TABLES_END, {0}, {FAN_REPLY + 1, FAN_OWN + 1, FAN_STAGE + 1}},
     {kernel_role_mlp_down, kernel_role_dense, 0, TABLES_END, {0}, {DENSE_Y + 1}},
-    {kernel_role_merge, kernel_role_bin, 0, TABLES_END, {BIN_REPLY + 1, BIN_OWN + 1, BIN_SPILL + 1}, {0}},
+    {kernel_role_merge, kernel_role_bin, 0, TABLES_END, {BIN_REPLY + 1, BIN_OWN + 1, BIN_SPILL + 1, BIN_PACKED + 1}, {0}},
 };
 
 /// Where an optional argument would stand, one about earlier waves may: bins, into which nothing is followed, or slots.
@@ -218,7 +221,8 @@ static bool is_earlier(const struct verifier *v, const struct plan_instr *writer
 {
     const struct plan_exchange *e = writer->exchange == NONE ? NULL : ROW(v->plan, plan_exchange, writer->exchange);
     if (role_of(v, writer) == kernel_role_bin)
-        return arg == BIN_SPILL && !moe_bin_has_spill(writer->args.count, e->wave);
+        return (arg == BIN_SPILL && !moe_bin_has_spill(writer->args.count, e->wave)) ||
+               (arg == BIN_PACKED && !moe_bin_has_packed(writer->args.count, e->wave));
     return role_of(v, writer) == kernel_role_fan_out && arg == FAN_STAGE &&
            !moe_fan_has_stage(writer->args.count, e->pool ? 0 : e->wave);
 }

@@ -1,6 +1,7 @@
 // Conversions between wire formats: what a rank sends has been packed, in every format of the exchange and in that
 // format, and what it computes with has been unpacked from each; sums that travel in another format are packed from their
-// staging rows after they were made. A walk over the events in their order: verify_access.c has shown that whatever
+// staging rows after they were made. What relays add up, and what sources add up of rows that went in rounds, is summed and
+// packed before it goes on. A walk over the events in their order: verify_access.c has shown that whatever
 // touches the same rows is ordered.
 #include "compiler/lower/verify.h"
 #include "runtime/plan/slots.h"
@@ -10,6 +11,11 @@ struct dispatch_state {
     uint32_t packed, unpacked, replied; // tables, as bits, since bin, fan_out and mlp_down
     bool summed;                        // mlp_down has made the sums of the replies
     uint32_t y_dtype;                   // of those sums
+    bool folded, binned_sums;           // fold has filled its control; bin has one for replies that come in rounds
+    struct relayed_sums {
+        bool made;       // by sum_rows, since then
+        uint32_t packed; // tables since then
+    } relay, spill;
 };
 
 struct formats {
@@ -62,11 +68,56 @@ static bool wrong_format(const struct formats *f, uint32_t event)
     return verify_fail(f->v, "%s converts rows of another format than they have", event_text(f->v, event));
 }
 
+/// The sums that a control buffer of fold, or of bin for rounds, is about; NULL: it is another kind of control.
+static struct relayed_sums *sums_of(const struct formats *f, const struct plan_instr *instr, uint32_t argument)
+{
+    uint32_t by = *writer_of(f, instr, argument);
+    const struct plan_instr *filler = by == NONE ? NULL : ROW(f->v->plan, plan_instr, by);
+    if (!filler)
+        return NULL;
+    uint32_t role = kernel_of(f, filler)->role, control = ROW(f->v->plan, plan_arg, instr->args.first + argument)->buffer;
+    struct dispatch_state *state = role == kernel_role_bin || role == kernel_role_fold ? state_of(f, filler->exchange) : NULL;
+    if (!state || (role == kernel_role_bin && ROW(f->v->plan, plan_arg, filler->args.first + BIN_BINS)->buffer == control))
+        return NULL;
+    return role == kernel_role_fold ? &state->relay : &state->spill;
+}
+
+/// A sum into the format in which it goes home.
+static bool see_pack(const struct formats *f, uint32_t event, const struct plan_instr *instr, struct relayed_sums *sums)
+{
+    const struct plan_instr *filler = ROW(f->v->plan, plan_instr, *writer_of(f, instr, COPY_CONTROL));
+    const struct plan_exchange *carrier = answer_of(f, filler->exchange);
+    const int64_t *n = kernel_of(f, instr)->n;
+    int64_t number = n[5] - TABLES_REPLY;
+    if (!carrier || number < 0 || number >= carrier->wires.count)
+        return verify_fail(f->v, "%s works through a table that no format has", event_text(f->v, event));
+    if (!is_side(n, n[2], ROW(f->v->plan, plan_wire, carrier->wires.first + (uint32_t)number)) ||
+        !is_side(n, n[1], ROW(f->v->plan, plan_wire, carrier->wires.first + carrier->handed)))
+        return wrong_format(f, event);
+    if (!sums->made)
+        return verify_fail(f->v, "%s packs sums that are not made yet", event_text(f->v, event));
+    sums->packed |= 1u << number;
+    return true;
+}
+
+/// Sums that go on: made, and packed in every format that is not their own.
+static bool sums_ready(const struct formats *f, uint32_t event, const struct relayed_sums *sums, const struct plan_exchange *combine)
+{
+    uint32_t needed = slots_sum_formats(f->v->plan, combine);
+    if (!sums->made)
+        return verify_fail(f->v, "%s sends sums that are not made yet", event_text(f->v, event));
+    return (sums->packed & needed) == needed ||
+           verify_fail(f->v, "%s sends rows that are not packed", event_text(f->v, event));
+}
+
 static bool see_copy(const struct formats *f, uint32_t event, const struct plan_instr *instr)
 {
     uint32_t by = *writer_of(f, instr, COPY_CONTROL);
     if (by == NONE)
         return true; // verify_access.c tells
+    struct relayed_sums *sums = sums_of(f, instr, COPY_CONTROL);
+    if (sums)
+        return see_pack(f, event, instr, sums);
     const struct plan_instr *filler = ROW(f->v->plan, plan_instr, by);
     const int64_t *n = kernel_of(f, instr)->n;
     uint32_t role = kernel_of(f, filler)->role, table = (uint32_t)n[5];
@@ -141,7 +192,10 @@ static bool see_merge(const struct formats *f, uint32_t event, const struct plan
         const struct plan_wire *wire = ROW(f->v->plan, plan_wire, reply->wires.first + i);
         fits = n[5 + i] == moe_wire_code(wire->dtype, wire->block, wire->scale);
     }
-    return fits || wrong_format(f, event);
+    if (!fits)
+        return wrong_format(f, event);
+    const struct dispatch_state *state = state_of(f, bin->exchange);
+    return !state->binned_sums || sums_ready(f, event, &state->spill, reply);
 }
 
 /// Everything that a send may carry has been packed: rows in every format, sums in those that are not their own type.
@@ -150,7 +204,7 @@ static bool see_send(const struct formats *f, uint32_t event, uint32_t exchange)
     const struct plan_exchange *e = exchange_row(f, exchange);
     bool combine = e->kind == exchange_kind_combine;
     const struct dispatch_state *state = state_of(f, combine ? e->base : exchange);
-    uint32_t needed = tables_of(f, e, combine ? state->y_dtype : dtype_none);
+    uint32_t needed = tables_of(f, e, combine ? state->y_dtype : dtype_none) & (combine ? slots_answer_formats(f->v->plan, e) : ~0u);
     if (combine ? !state->fanned : !state->binned)
         return true; // what nothing fills is no row
     if (combine && !state->summed)
@@ -159,24 +213,65 @@ static bool see_send(const struct formats *f, uint32_t event, uint32_t exchange)
            verify_fail(f->v, "%s sends rows that are not packed", event_text(f->v, event));
 }
 
+/// A relay passes on sums of what it was handed.
+static bool see_forward(const struct formats *f, uint32_t event, uint32_t exchange)
+{
+    const struct plan_exchange *e = exchange_row(f, exchange);
+    if (e->kind == exchange_kind_dispatch)
+        return true;
+    const struct dispatch_state *state = state_of(f, e->base);
+    if (!state->folded) // what nothing fills is no row
+        return !state->fanned || verify_fail(f->v, "%s sends sums that are not made yet", event_text(f->v, event));
+    return sums_ready(f, event, &state->relay, e);
+}
+
+/// Of bin: it may have a second control, for sums of replies that come in rounds. What was summed before is not theirs.
+static void see_bin(const struct formats *f, uint32_t event, const struct plan_instr *instr)
+{
+    struct dispatch_state *state = state_of(f, instr->exchange);
+    const struct plan_exchange *e = exchange_row(f, instr->exchange);
+    state->binned = true;
+    state->packed = 0;
+    state->binned_sums = e->node && !e->pool && moe_bin_has_sums(instr->args.count, e->wave);
+    state->spill = (struct relayed_sums){.made = false};
+    if (state->binned_sums)
+        *writer_of(f, instr, BIN_SUMS) = f->v->events[event].instr;
+}
+
+/// Replies of another round come behind those that were summed.
+static void see_end(const struct formats *f, uint32_t pool)
+{
+    state_of(f, exchange_row(f, pool)->base)->spill = (struct relayed_sums){.made = false};
+}
+
 static bool see_launch(const struct formats *f, uint32_t event, const struct plan_instr *instr)
 {
     static const uint32_t control[kernel_role_words_count] = {[kernel_role_bin] = BIN_BINS,
                                                               [kernel_role_bin_round] = ROUND_CONTROL,
                                                               [kernel_role_fan_out] = FAN_PAIRS,
+                                                              [kernel_role_fold] = FOLD_CONTROL,
                                                               [kernel_role_dense] = DENSE_PAIRS};
     uint32_t role = kernel_of(f, instr)->role;
     switch (role) {
     case kernel_role_bin:
     case kernel_role_bin_round:
-        state_of(f, instr->exchange)->binned = true;
-        state_of(f, instr->exchange)->packed = 0;
+        see_bin(f, event, instr);
         break;
+    case kernel_role_fold:
+        state_of(f, instr->exchange)->folded = true;
+        state_of(f, instr->exchange)->relay = (struct relayed_sums){.made = false};
+        break;
+    case kernel_role_sum_rows: {
+        struct relayed_sums *sums = sums_of(f, instr, SUM_CONTROL);
+        if (sums)
+            *sums = (struct relayed_sums){.made = true};
+        return true;
+    }
     case kernel_role_fan_out:
-        *state_of(f, instr->exchange) = (struct dispatch_state){.binned = state_of(f, instr->exchange)->binned,
-                                                                .fanned = true,
-                                                                .packed = state_of(f, instr->exchange)->packed,
-                                                                .y_dtype = (uint32_t)kernel_of(f, instr)->n[3]};
+        state_of(f, instr->exchange)->fanned = true;
+        state_of(f, instr->exchange)->unpacked = state_of(f, instr->exchange)->replied = 0;
+        state_of(f, instr->exchange)->summed = false;
+        state_of(f, instr->exchange)->y_dtype = (uint32_t)kernel_of(f, instr)->n[3];
         break;
     case kernel_role_dense:
         break;
@@ -209,6 +304,10 @@ bool verify_formats(struct verifier *v)
             return false;
         if (instr->op == opcode_send && !see_send(&f, v->order[i], instr->exchange))
             return false;
+        if (instr->op == opcode_forward && !see_forward(&f, v->order[i], instr->exchange))
+            return false;
+        if (instr->op == opcode_end)
+            see_end(&f, instr->exchange);
     }
     return true;
 }

@@ -62,7 +62,9 @@ static bool bin_fits(const struct sizes *s, int64_t bound)
     return holds(s, BIN_IDS, bound, 4 * (int64_t)info->choices) &&
            holds(s, BIN_WEIGHTS, bound, 4 * (int64_t)info->choices) && holds_stride(s, BIN_OWN, own) &&
            (!e->node || !moe_bin_has_sums(s->instr->args.count, e->wave) ||
-            holds(s, BIN_SUMS, 1, moe_sums_bytes(bound * info->choices / 2, bound * info->choices))) &&
+            holds(s, BIN_SUMS, 1, slots_spill_sums_bytes(s->v->plan, e))) &&
+           (!moe_bin_has_packed(s->instr->args.count, e->wave) ||
+            holds(s, BIN_PACKED, 1, slots_packed_bytes(s->v->plan, reply))) &&
            holds(s, BIN_BINS, 1, bins);
 }
 
@@ -76,7 +78,7 @@ static bool fan_out_fits(const struct sizes *s)
     uint32_t y_dtype = (uint32_t)ROW(plan, plan_kernel, s->instr->kernel)->n[3];
     bool staged = moe_fan_has_stage(s->instr->args.count, e->pool ? 0 : e->wave);
     for (uint32_t i = 0; reply && !staged && i < reply->wires.count; i++)
-        if (!wire_is_plain(ROW(plan, plan_wire, reply->wires.first + i), y_dtype))
+        if (slots_answer_formats(plan, reply) >> i & 1 && !wire_is_plain(ROW(plan, plan_wire, reply->wires.first + i), y_dtype))
             return verify_fail(s->v, "%s: sums that travel in another format have no staging rows",
                                event_text(s->v, s->event));
     if (staged && !holds_stride(s, FAN_STAGE, rows))

@@ -91,7 +91,7 @@ static uint32_t axis_named(const struct model *m, const char *name)
     return NONE;
 }
 
-static bool read_routing(const struct model *m, const struct mod_stage *stage, struct routing *routing)
+static bool read_router(const struct model *m, const struct mod_stage *stage, struct routing *routing)
 {
     const struct mod_stage *router = router_of(m, stage), *dispatch = dispatch_of(m, stage);
     *routing = (struct routing){.via = NONE, .groups = 1, .group_choices = 1, .choices = 1, .experts = 1, .wave_end = 1, .wave_total = 1};
@@ -106,11 +106,6 @@ static bool read_routing(const struct model *m, const struct mod_stage *stage, s
     const struct mod_arg *first = value_arg(m, stage, 0);
     routing->combine = first && ROW(m->module, mod_value, first->value)->kind == value_kind_routed;
     return true;
-}
-
-bool routing_of_task(const struct model *m, uint32_t task, struct routing *routing)
-{
-    return read_routing(m, stage_of(m, task), routing);
 }
 
 // ---- formats ----------------------------------------------------------------------------------------------------------
@@ -139,6 +134,30 @@ static double wire_bytes(const struct model *m, const struct mod_stage *stage, u
     return first ? (double)dtype_bytes(ROW(m->module, mod_value, first->value)->dtype) : 0;
 }
 
+/// Of a record whose elements have so many bytes.
+static double record_bytes(const struct mod_value *rows, const struct routing *r, double element)
+{
+    double data = (double)rows->width * element, meta = r->combine ? 0 : r->choices * (double)sizeof(struct moe_row_meta);
+    return (double)moe_record_bytes((int64_t)(data + 0.999999), (int64_t)meta);
+}
+
+static bool read_routing(const struct model *m, const struct mod_stage *stage, struct routing *routing)
+{
+    if (!read_router(m, stage, routing))
+        return false;
+    const struct mod_arg *first = value_arg(m, stage, 0);
+    const struct mod_value *rows = first ? ROW(m->module, mod_value, first->value) : NULL;
+    for (uint32_t a = 0; a < m->axes && rows; a++)
+        routing->handed[a] = record_bytes(rows, routing, (double)dtype_bytes(rows->dtype)) /
+                             record_bytes(rows, routing, wire_bytes(m, stage, a));
+    return true;
+}
+
+bool routing_of_task(const struct model *m, uint32_t task, struct routing *routing)
+{
+    return read_routing(m, stage_of(m, task), routing);
+}
+
 double row_bytes(const struct model *m, uint32_t task, uint32_t axis)
 {
     const struct mod_stage *stage = stage_of(m, task);
@@ -146,9 +165,7 @@ double row_bytes(const struct model *m, uint32_t task, uint32_t axis)
     struct routing routing;
     if (!first || !read_routing(m, stage, &routing))
         return 0;
-    double data = (double)ROW(m->module, mod_value, first->value)->width * wire_bytes(m, stage, axis);
-    double meta = routing.combine ? 0 : routing.choices * (double)sizeof(struct moe_row_meta);
-    return (double)moe_record_bytes((int64_t)(data + 0.999999), (int64_t)meta);
+    return record_bytes(ROW(m->module, mod_value, first->value), &routing, wire_bytes(m, stage, axis));
 }
 
 // ---- formulas ---------------------------------------------------------------------------------------------------------

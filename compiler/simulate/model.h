@@ -53,6 +53,7 @@ struct routing {
     double wave_begin, wave_end, wave_total; // the wave's share of each rank's experts
     uint32_t via;               // axis of two hops; NONE: direct
     bool combine;
+    double handed[AXES_MAX];    // bytes of a reply on its way to a relay over those of one that needs none
 };
 
 /// What the messages of one task carry between two kinds of ranks over one axis, per token: from one rank of the first,

@@ -93,7 +93,7 @@ static double others_hit(const struct hits *h, uint32_t source, uint32_t rank)
     return sum;
 }
 
-/// Rows that `from` sends `to` per token of a rank, in one hop of a dispatch or combine.
+/// Rows that `from` sends `to` per token of a rank, in one hop of a dispatch or combine, as rows of the axis's own size.
 static double rows_between(const struct hits *h, uint32_t from, uint32_t to, uint32_t axis, bool relay)
 {
     const struct routing *r = h->r;
@@ -105,7 +105,8 @@ static double rows_between(const struct hits *h, uint32_t from, uint32_t to, uin
         return same_place && relay == r->combine ? group_hit(h, source, experts_at / h->inner) : 0;
     if (relay == r->combine)
         return r->combine ? 0 : rank_hit(h, source, experts_at); // neighbours need no second hop
-    return (r->combine ? rank_hit(h, source, experts_at) : 0) + others_hit(h, source, experts_at);
+    double others = others_hit(h, source, experts_at);
+    return r->combine ? rank_hit(h, source, experts_at) + r->handed[axis] * others : others;
 }
 
 static void find_hits(struct hits *h)

@@ -2,7 +2,8 @@
 // slots' headers and metas, the pack table, and says where each token's replies will lie; `bin_round` does the same for
 // the rows granted in one overflow round. With waves of experts a `bin` looks at its wave's experts only and sends what
 // no earlier wave has stored. With relays (slots.h) the rows of a token for one other node share one copy of its data,
-// and stay together: where one finds no slot, all of them overflow, and their replies are summed here as the relay would.
+// and stay together: where one finds no slot, all of them overflow, and their replies are summed, and their sum packed and
+// unpacked, here as the relay would.
 #include <stdlib.h>
 #include <string.h>
 
@@ -320,7 +321,7 @@ static void divide_pack(const struct stream *s, const struct plan_exchange *e, s
 
 /// Where rows of a token go and where its replies will come from.
 struct targets {
-    char *x, *send, *reply, *own, *spill;
+    char *x, *send, *reply, *own, *spill, *packed; // packed: where its next record goes; NULL: relays do not pack
     int64_t x_bytes, own_bytes;
     uint32_t me, y_dtype;
     const struct plan_exchange *e, *combine;
@@ -334,10 +335,9 @@ static int64_t slotted(const struct moe_bins *b, uint32_t d)
     return b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
 }
 
-/// A reply's address, marked with its format.
-static const void *marked(const struct moe_session *session, const struct targets *to, uint32_t d, const char *reply)
+/// A reply's address, marked with the number of its format.
+static const void *marked(const struct moe_session *session, const struct targets *to, uint32_t number, const char *reply)
 {
-    uint32_t number = slots_wire_number(session->ir, to->combine, to->me, d);
     bool plain = wire_is_plain(ROW(session->ir, plan_wire, to->combine->wires.first + number), to->y_dtype);
     return reply + (plain ? 0 : 1 + number);
 }
@@ -346,14 +346,16 @@ static const void *marked(const struct moe_session *session, const struct target
 static const void *reply_at(const struct moe_session *session, const struct targets *to, uint32_t d, int64_t place)
 {
     const char *rows = to->reply + to->reply_state->source_offset[d] + to->combine->header_bytes;
-    return marked(session, to, d, rows + place * slots_record_bytes(session->ir, to->combine, to->me, d));
+    return marked(session, to, slots_wire_number(session->ir, to->combine, to->me, d),
+                  rows + place * slots_record_bytes(session->ir, to->combine, to->me, d));
 }
 
-/// The address of the reply to a row that goes in rounds, by its number among those.
+/// The address of the reply to a row that goes in rounds, by its number among those. It comes as its rank answers.
 static const void *spilled_at(const struct moe_session *session, const struct targets *to, uint32_t d, int64_t number)
 {
     const char *rows = to->spill + to->spill_state->source_offset[d] + moe_header_bytes(session->info->ranks);
-    return marked(session, to, d, rows + number * slots_record_bytes(session->ir, to->combine, to->me, d));
+    return marked(session, to, slots_answer_number(session->ir, to->combine, d, to->me),
+                  rows + number * slots_answer_bytes(session->ir, to->combine, d, to->me));
 }
 
 /// A row into a slot: its record, and where its data is its own (`first`) a pack entry.
@@ -397,11 +399,24 @@ static int64_t sum_replies(const struct targets *to, const void **merge, int64_t
     return from + 1;
 }
 
+/// ...and what a relay would pack goes through its format: the sum, or the only reply, of rank d's node.
+static void pack_reply(const struct moe_session *session, struct targets *to, uint32_t d, const void **reply)
+{
+    const struct plan_exchange *combine = to->combine;
+    uint32_t number = slots_wire_number(session->ir, combine, to->me, d);
+    if (!to->packed || d / combine->node == to->me / combine->node || number == combine->handed)
+        return;
+    struct moe_row_table *table = &to->sums->tables[TABLES_REPLY + number];
+    add_table_row(table, table->rows, *reply, to->packed);
+    *reply = marked(session, to, number, to->packed);
+    to->packed += slots_largest_record(session->ir, combine);
+}
+
 /// Second pass: where rows and their replies lie, token by token.
 struct placing {
     const struct stream *stream;
     struct moe_bins *bins;
-    const struct targets *to;
+    struct targets *to;
     int64_t *cursor; // [ranks] slots taken
     const void **merge;
     int64_t replies, own_pairs;
@@ -482,13 +497,15 @@ static bool place_others(struct placing *p, int64_t t, const struct group *g)
             b->rank_pairs[entry] = (uint16_t)m->first;
         p->merge[p->replies++] = spilled_at(session, p->to, m->rank, number);
     }
-    if (!g->there)
-        p->replies = sum_replies(p->to, p->merge, begin, p->replies);
+    if (g->there || p->replies == begin)
+        return true;
+    p->replies = sum_replies(p->to, p->merge, begin, p->replies);
+    pack_reply(session, p->to, g->members[0].rank, &p->merge[begin]);
     return true;
 }
 
 /// Looks at the routes a second time: whoever has written to them since leads nobody beyond what was counted. False: so it is.
-static bool place_rows(const struct stream *s, const struct routes *r, struct moe_bins *b, const struct targets *to)
+static bool place_rows(const struct stream *s, const struct routes *r, struct moe_bins *b, struct targets *to)
 {
     const struct moe_session *session = r->session;
     size_t ranks = session->info->ranks;
@@ -567,13 +584,28 @@ static struct moe_sums_head *lay_out_sums(const struct moe_session *session, con
         return NULL;
     int64_t parts = tokens * session->info->choices;
     char *at = (char *)control + (sizeof *sums + 63) / 64 * 64;
-    *sums = (struct moe_sums_head){0};
+    *sums = (struct moe_sums_head){.sums = {0}};
     sums->sums.dst = carve(&at, parts / 2, sizeof(void *));
     int64_t *first = carve(&at, parts / 2 + 1, sizeof(int64_t));
     sums->parts = carve(&at, parts, sizeof(void *));
     sums->first = first;
     first[0] = 0;
+    sums->tables[TABLES_REPLY].src = carve(&at, parts, sizeof(void *));
+    sums->tables[TABLES_REPLY].dst = carve(&at, parts, sizeof(void *));
     return sums;
+}
+
+/// What overflows for other nodes by format: each row may be packed alone.
+static void divide_sums(const struct stream *s, const struct moe_bins *b, const struct targets *to)
+{
+    const struct moe_session *session = s->rank->session;
+    int64_t rows[MOE_MAX_WIRES] = {0};
+    uint32_t node = to->e->node;
+    for (uint32_t d = 0; d < session->info->ranks && to->packed; d++)
+        if (d / node != to->me / node)
+            rows[slots_wire_number(session->ir, to->combine, to->me, d)] += b->overflow[d];
+    if (to->packed)
+        divide_tables(&to->sums->tables[TABLES_REPLY], rows, MOE_MAX_WIRES);
 }
 
 bool builtin_bin(struct stream *s, const struct moe_kargs *a)
@@ -592,6 +624,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         .reply = a->p[BIN_REPLY],
         .own = a->p[BIN_OWN],
         .spill = a->p[BIN_SPILL],
+        .packed = e->node && moe_bin_has_packed(in->args.count, e->wave) ? a->p[BIN_PACKED] : NULL,
         .x_bytes = k->n[0] * k->n[3],
         .own_bytes =
             ROW(session->ir, plan_buffer, ROW(session->ir, plan_arg, in->args.first + BIN_OWN)->buffer)->row_bytes,
@@ -612,6 +645,7 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         place_pool(s, state->pool, b);
     write_headers(s, e, b, to.send);
     divide_pack(s, e, b);
+    divide_sums(s, b, &to);
     if (!place_rows(s, &routes, b, &to)) {
         b->head.tokens = 0;
         return session_fail(session, MOE_LOST, "rank %u: the routes of `%s` have changed while they were read",

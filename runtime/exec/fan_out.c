@@ -64,7 +64,7 @@ static void find_formats(const struct fan *f, uint32_t from, struct source *out)
 {
     const struct rank *rank = f->stream->rank;
     const struct ir *ir = rank->session->ir;
-    uint32_t reply = slots_wire_number(ir, f->combine, from, rank->number);
+    uint32_t reply = slots_answer_number(ir, f->combine, rank->number, from);
     const struct plan_wire *wire = ROW(ir, plan_wire, f->combine->wires.first + reply);
     bool plain = wire_is_plain(wire, f->y_dtype);
     *out = (struct source){.table = TABLES_UNPACK + slots_wire_number(ir, f->e, from, rank->number),

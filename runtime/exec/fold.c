@@ -1,5 +1,6 @@
 // The built-in kernel `fold`: on a relay, which of the node's replies answer the same row of the same source. The marks of
-// the relayed dispatch say so; `sum_rows` then adds them, by ascending rank, into what goes back to the source.
+// the relayed dispatch say so; `sum_rows` then adds them, by ascending rank, into what goes back to the source, or, where
+// that takes another format, into the first of them, from where `copy_rows` packs it.
 #include <string.h>
 
 #include "control.h"
@@ -122,10 +123,9 @@ void relayed_rows(const struct rank *rank, uint32_t dispatch, uint32_t s, relaye
 struct fold {
     const struct ir *ir;
     const struct plan_exchange *combine;
-    const char *replies;
-    char *target; // of the source's sums
-    uint32_t me, source, ranks;
-    int64_t record, parts;
+    char *replies, *target; // of the source's sums
+    uint32_t me, source, ranks, format; // format: in which the source gets them
+    int64_t handed, record, parts;      // bytes of a reply, of a sum
     struct moe_sums_head *head;
 };
 
@@ -134,12 +134,36 @@ static void fold_row(const struct relayed_row *row, void *user)
     struct fold *f = user;
     struct moe_sums_head *h = f->head;
     uint32_t from = f->me / f->combine->node * f->combine->node + row->position;
+    char *reply = f->replies + slots_gather_offset(f->ir, f->combine, f->me, from, f->source, f->ranks) +
+                  f->combine->header_bytes + row->answer * f->handed, *record = f->target + row->number * f->record;
+    bool packed = f->format != f->combine->handed;
     if (row->first)
-        ((void **)(uintptr_t)h->sums.dst)[h->sums.rows++] = f->target + row->number * f->record;
-    ((const void **)(uintptr_t)h->parts)[f->parts++] =
-        f->replies + slots_gather_offset(f->ir, f->combine, f->me, from, f->source, f->ranks) +
-        f->combine->header_bytes + row->answer * f->record;
+        ((void **)(uintptr_t)h->sums.dst)[h->sums.rows++] = packed ? reply : record;
+    if (row->first && packed)
+        add_table_row(&h->tables[TABLES_REPLY + f->format], h->tables[TABLES_REPLY + f->format].rows, reply, record);
+    ((const void **)(uintptr_t)h->parts)[f->parts++] = reply;
     ((int64_t *)(uintptr_t)h->first)[h->sums.rows] = f->parts;
+}
+
+/// Sources of one format share arrays with those of others: each may have as many sums as any.
+static void lay_out(struct fold *f, int64_t sums, int64_t parts)
+{
+    struct moe_sums_head *h = f->head;
+    char *at = (char *)h + (sizeof *h + 63) / 64 * 64;
+    *h = (struct moe_sums_head){.sums = {0}};
+    h->sums.dst = carve(&at, sums, sizeof(void *));
+    int64_t *first = carve(&at, sums + 1, sizeof(int64_t));
+    h->parts = carve(&at, parts, sizeof(void *));
+    h->first = first;
+    first[0] = 0;
+    struct moe_row_table *packs = &h->tables[TABLES_REPLY];
+    int64_t rows[MOE_MAX_WIRES] = {0}, each = sums / (f->ranks / f->combine->node - 1);
+    for (uint32_t source = f->me % f->combine->node; source < f->ranks; source += f->combine->node)
+        if (source != f->me)
+            rows[slots_wire_number(f->ir, f->combine, f->me, source)] += each;
+    packs[0].src = carve(&at, sums, sizeof(void *));
+    packs[0].dst = carve(&at, sums, sizeof(void *));
+    divide_tables(packs, rows, MOE_MAX_WIRES);
 }
 
 bool builtin_fold(struct stream *s, const struct moe_kargs *a)
@@ -156,13 +180,8 @@ bool builtin_fold(struct stream *s, const struct moe_kargs *a)
     uint32_t node = f.combine->node, others = f.ranks / node - 1;
     int64_t rows = others * slots_relay_rows(ir, f.combine, f.me),
             parts = others * slots_node_rows(ir, f.combine, f.me);
-    char *at = (char *)f.head + (sizeof *f.head + 63) / 64 * 64;
-    *f.head = (struct moe_sums_head){0};
-    f.head->sums.dst = carve(&at, rows, sizeof(void *));
-    int64_t *first = carve(&at, rows + 1, sizeof(int64_t));
-    f.head->parts = carve(&at, parts, sizeof(void *));
-    f.head->first = first;
-    first[0] = 0;
+    lay_out(&f, rows, parts);
+    f.handed = slots_handed_bytes(ir, f.combine);
     f.record = slots_largest_record(ir, f.combine);
     for (f.source = f.me % node; f.source < f.ranks; f.source += node) {
         if (f.source == f.me)
@@ -171,6 +190,7 @@ bool builtin_fold(struct stream *s, const struct moe_kargs *a)
             f.head->sums.rows = 0;
             return false;
         }
+        f.format = slots_wire_number(ir, f.combine, f.me, f.source);
         f.target = (char *)a->p[FOLD_SUMS] +
                    slots_relay_index(f.combine, f.me, f.source) * slots_relay_slot_bytes(ir, f.combine, f.me) +
                    f.combine->header_bytes;

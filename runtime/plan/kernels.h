@@ -32,6 +32,7 @@ enum {
     TABLES_PACK_END = TABLES_PACK + MOE_MAX_WIRES,
     TABLES_UNPACK = 0,                            // pairs: arrived row -> row of A, one a format
     TABLES_REPLY = TABLES_UNPACK + MOE_MAX_WIRES, // pairs: staged sum -> reply record, one a format of the combine
+                                                  // sums: sum -> record, one a format of the combine
     TABLE_OWN = TABLES_REPLY + MOE_MAX_WIRES,     // pairs: own x row -> row of A, where such rows are kept apart
     TABLES_END
 };
@@ -49,7 +50,10 @@ struct moe_bins_head {
 
 /// Rows to add up, by pointer: what `sum_rows` works through, from `fold` or (rows that overflowed) from `bin`.
 struct moe_sums_head {
-    struct moe_row_table sums;          // dst alone: where each sum goes, which may be its first row
+    union {
+        struct moe_row_table sums;      // dst alone: where each sum goes, which may be its first row
+        struct moe_row_table tables[TABLE_OWN]; // TABLES_REPLY and on: sums (also of one row) to pack
+    };
     const int64_t *first;               // [rows + 1]
     const void *const *parts;           // of sum i: parts[first[i] .. first[i+1]), by ascending rank
 };
@@ -80,7 +84,8 @@ struct moe_pairs_head {
 //            The first part's first choices begin with no place taken
 // bin        p: ids, weights, x (slice), bins control, send slots, reply slots (recv buffer of the combine), own y rows,
 //               spill (recv buffer of the pool combine; this argument is absent where there is no pool), with relays
-//               and a pool the sums control (replies of one node to one token that come in rounds),
+//               and a pool the sums control (replies of one node to one token that come in rounds), and where relays pack
+//               sums, records for such sums,
 //               bins control of the wave before (last; waves but the first)
 //            n: width, choices, y dtype, x dtype size; unit one; instr.exchange: the base dispatch
 // bin_round  p: ids, weights, x (slice), bins control (read), pool send slots, round control
@@ -137,7 +142,7 @@ enum {
     ROUTE_X, ROUTE_W, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_ARGS,
     ROUTE_HAS_BIAS = 1, ROUTE_HAS_LOGIT_BIAS = 2, ROUTE_BIASES = 2,
     LIMIT_IDS = 0, LIMIT_WEIGHTS, LIMIT_TAKEN, LIMIT_ARGS,
-    BIN_IDS = 0, BIN_WEIGHTS, BIN_X, BIN_BINS, BIN_SEND, BIN_REPLY, BIN_OWN, BIN_SPILL, BIN_SUMS, BIN_ARGS,
+    BIN_IDS = 0, BIN_WEIGHTS, BIN_X, BIN_BINS, BIN_SEND, BIN_REPLY, BIN_OWN, BIN_SPILL, BIN_SUMS, BIN_PACKED, BIN_ARGS,
     ROUND_IDS = 0, ROUND_WEIGHTS, ROUND_X, ROUND_BINS, ROUND_SEND, ROUND_CONTROL, ROUND_ARGS,
     COPY_CONTROL = 0, COPY_ARGS,
     FAN_BINS = 0, FAN_ARRIVED, FAN_PAIRS, FAN_A, FAN_REPLY, FAN_OWN, FAN_X, FAN_STAGE, FAN_ARGS,
@@ -188,6 +193,12 @@ static inline int moe_bin_has_sums(uint32_t args, uint32_t wave)
     return args > BIN_SUMS + (wave > 0 ? 1u : 0u);
 }
 
+/// ...records for packed sums?
+static inline int moe_bin_has_packed(uint32_t args, uint32_t wave)
+{
+    return args > BIN_PACKED + (wave > 0 ? 1u : 0u);
+}
+
 static inline int moe_fan_has_stage(uint32_t args, uint32_t earlier)
 {
     return args > FAN_STAGE + earlier;
@@ -216,10 +227,11 @@ static inline int64_t moe_pairs_bytes(int64_t local_experts, int64_t rows, int64
     return 1024 + (pairs + rows) * 16 + (local_experts + 8) * 16 + (pairs + 16) * 8 + (rows + 8) * 8;
 }
 
-/// sums: most of them; parts: rows that they add up.
-static inline int64_t moe_sums_bytes(int64_t sums, int64_t parts)
+/// sums: most of them; parts: rows that they add up; packed: rows that are packed.
+static inline int64_t moe_sums_bytes(int64_t sums, int64_t parts, int64_t packed)
 {
-    return 256 + sums * 16 + parts * 8 + sums * 8; // head; targets and first parts; parts; a cursor each
+    // head; targets and first parts; parts; a cursor each; sources and targets of what is packed
+    return 512 + sums * 16 + parts * 8 + sums * 8 + packed * 16;
 }
 
 static inline int64_t moe_rows_bytes(int64_t rows) // round control

@@ -70,6 +70,45 @@ static inline int64_t slots_largest_record(const struct ir *ir, const struct pla
     return largest;
 }
 
+/// The format in which `me` answers a row of rank s. What crosses nodes by a relay is handed to it as it is, for it adds
+/// replies up before it packs their sum.
+static inline uint32_t slots_answer_number(const struct ir *ir, const struct plan_exchange *combine, uint32_t me, uint32_t s)
+{
+    bool relayed = combine->node && me / combine->node != s / combine->node;
+    return relayed ? combine->handed : slots_wire_number(ir, combine, me, s);
+}
+
+static inline int64_t slots_answer_bytes(const struct ir *ir, const struct plan_exchange *combine, uint32_t me, uint32_t s)
+{
+    return ROW(ir, plan_wire, combine->wires.first + slots_answer_number(ir, combine, me, s))->row_bytes;
+}
+
+/// A reply that is handed to a relay.
+static inline int64_t slots_handed_bytes(const struct ir *ir, const struct plan_exchange *combine)
+{
+    return ROW(ir, plan_wire, combine->wires.first + combine->handed)->row_bytes;
+}
+
+/// The formats in which ranks answer, as bits.
+static inline uint32_t slots_answer_formats(const struct ir *ir, const struct plan_exchange *combine)
+{
+    uint32_t formats = combine->node ? 1u << combine->handed : 0;
+    for (uint32_t i = 0; i < ROW(ir, plan_info, 0)->axes.count; i++)
+        if (!combine->node || axis_at(ir, i)->stride < (int64_t)combine->node)
+            formats |= 1u << combine->wire_of_axis[i];
+    return formats;
+}
+
+/// Those that sums of a relay are packed in; none: they travel as they are.
+static inline uint32_t slots_sum_formats(const struct ir *ir, const struct plan_exchange *combine)
+{
+    uint32_t formats = 0;
+    for (uint32_t i = 0; i < ROW(ir, plan_info, 0)->axes.count && combine->node; i++)
+        if (axis_at(ir, i)->stride >= (int64_t)combine->node)
+            formats |= 1u << combine->wire_of_axis[i];
+    return formats & ~(1u << combine->handed);
+}
+
 /// Rows in this format are those of the type as they are: nothing to convert.
 static inline bool wire_is_plain(const struct plan_wire *wire, uint32_t dtype)
 {
@@ -202,7 +241,8 @@ static inline int64_t slots_target_offset(const struct ir *ir, const struct plan
     int64_t offset = ((int64_t)s - (s > me ? 1 : 0)) * e->header_bytes;
     for (uint32_t i = 0; i < s && !e->pool; i++)
         if (i != me)
-            offset += slots_rows(ir, e, me) * slots_record_bytes(ir, e, me, i);
+            offset += slots_rows(ir, e, me) * (e->kind == exchange_kind_combine ? slots_answer_bytes(ir, e, me, i)
+                                                                                : slots_record_bytes(ir, e, me, i));
     return offset;
 }
 
@@ -273,6 +313,9 @@ static inline int64_t slots_round_rows(const struct ir *ir, const struct plan_ex
 //                   (mark, meta), then relay_rows records' data
 //   combine relay   for each d of the node (me too), for each such s: header + rows(d) records
 //   combine sums    for each such s: header + relay_rows records
+//
+// Replies reach the relay in the format `handed`, which can be added up. A sum that takes another one across its axis is
+// made where its first part lies, and packed into the sums.
 
 static inline int64_t slots_least(int64_t a, int64_t b)
 {
@@ -354,7 +397,7 @@ static inline int64_t slots_relay_bytes(const struct ir *ir, const struct plan_e
     int64_t others = ranks / e->node - 1;
     if (e->kind == exchange_kind_dispatch)
         return others * slots_relay_slot_bytes(ir, e, me);
-    return others * ((int64_t)e->node * e->header_bytes + slots_node_rows(ir, e, me) * slots_largest_record(ir, e));
+    return others * ((int64_t)e->node * e->header_bytes + slots_node_rows(ir, e, me) * slots_handed_bytes(ir, e));
 }
 
 static inline int64_t slots_sums_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
@@ -366,7 +409,7 @@ static inline int64_t slots_sums_bytes(const struct ir *ir, const struct plan_ex
 static inline int64_t slots_gather_offset(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t d,
                                           uint32_t s, uint32_t ranks)
 {
-    int64_t at = 0, others = ranks / e->node - 1, record = slots_largest_record(ir, e);
+    int64_t at = 0, others = ranks / e->node - 1, record = slots_handed_bytes(ir, e);
     for (uint32_t p = me / e->node * e->node; p < d; p++)
         at += others * (e->header_bytes + slots_rows(ir, e, p) * record);
     return at + slots_relay_index(e, me, s) * (e->header_bytes + slots_rows(ir, e, d) * record);
@@ -376,7 +419,24 @@ static inline int64_t slots_gather_offset(const struct ir *ir, const struct plan
 static inline int64_t slots_fold_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
 {
     int64_t others = ranks / e->node - 1;
-    return moe_sums_bytes(others * slots_relay_rows(ir, e, me), others * slots_node_rows(ir, e, me));
+    int64_t sums = others * slots_relay_rows(ir, e, me);
+    return moe_sums_bytes(sums, others * slots_node_rows(ir, e, me), sums);
+}
+
+/// The control of the sums that `bin` makes of replies to rows that overflow, and of those one by one: at most one for each
+/// choice of a token.
+static inline int64_t slots_spill_sums_bytes(const struct ir *ir, const struct plan_exchange *dispatch)
+{
+    int64_t parts = ROW(ir, plan_part, dispatch->part)->bound * ROW(ir, plan_info, 0)->choices;
+    return moe_sums_bytes(parts / 2, parts, parts);
+}
+
+/// Where they are packed, one record for each node of a token: only where relays pack sums.
+static inline int64_t slots_packed_bytes(const struct ir *ir, const struct plan_exchange *combine)
+{
+    const struct plan_info *info = ROW(ir, plan_info, 0);
+    int64_t nodes = info->ranks / combine->node - 1;
+    return ROW(ir, plan_part, combine->part)->bound * slots_least(nodes, info->choices) * slots_largest_record(ir, combine);
 }
 
 #endif

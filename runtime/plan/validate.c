@@ -241,6 +241,8 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     for (uint32_t i = 0; i < MOE_MAX_AXES; i++)
         if (!in_range(e->wire_of_axis[i], 0, e->wires.count - 1))
             return check_fail(c, "plan_exchange %u: format %lld of an axis", number, (long long)e->wire_of_axis[i]);
+    if (e->handed >= (e->node && e->kind == exchange_kind_combine ? e->wires.count : 1))
+        return check_fail(c, "plan_exchange %u: hands relays format %u", number, e->handed);
     if (e->slots.count != c->info->ranks)
         return check_fail(c, "plan_exchange %u: %u slots for %u ranks", number, e->slots.count, c->info->ranks);
     for (uint32_t d = 0; d < c->info->ranks; d++) {
@@ -261,14 +263,29 @@ static bool answers_all(const struct check *c, const struct plan_exchange *dispa
     return true;
 }
 
-bool same_wires(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
+static bool same_formats(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
 {
-    bool same = a->wires.count == b->wires.count && !memcmp(a->wire_of_axis, b->wire_of_axis, sizeof a->wire_of_axis);
+    bool same = a->wires.count == b->wires.count;
     for (uint32_t i = 0; same && i < a->wires.count; i++) {
         const struct plan_wire *x = ROW(c->ir, plan_wire, a->wires.first + i),
                                *y = ROW(c->ir, plan_wire, b->wires.first + i);
         same = x->dtype == y->dtype && x->block == y->block && x->scale == y->scale && x->data_bytes == y->data_bytes &&
                x->row_bytes == y->row_bytes;
+    }
+    return same;
+}
+
+bool same_wires(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
+{
+    return same_formats(c, a, b) && a->handed == b->handed && !memcmp(a->wire_of_axis, b->wire_of_axis, sizeof a->wire_of_axis);
+}
+
+bool spills_alike(const struct check *c, const struct plan_exchange *combine, const struct plan_exchange *spill)
+{
+    bool same = same_formats(c, combine, spill);
+    for (uint32_t i = 0; same && i < c->info->axes.count; i++) {
+        bool relayed = combine->node && axis_at(c->ir, i)->stride >= (int64_t)combine->node;
+        same = spill->wire_of_axis[i] == (relayed ? combine->handed : combine->wire_of_axis[i]);
     }
     return same;
 }
@@ -312,11 +329,8 @@ static bool validate_relays(const struct check *c, const struct plan_variant *v,
         if (wire->row_bytes - slots_entry_bytes(e) < wire->data_bytes)
             return check_fail(c, "plan_exchange %u: records without marks", number);
     }
-    // A relay gets replies as they lie in the slots of their sender, and adds them up.
-    for (uint32_t i = 0; i < e->wires.count && combine; i++)
-        if (ROW(c->ir, plan_wire, e->wires.first + i)->row_bytes != slots_largest_record(c->ir, e))
-            return check_fail(c, "plan_exchange %u: relays replies of several sizes", number);
-    return true;
+    return !combine || !ROW(c->ir, plan_wire, e->wires.first + e->handed)->block ||
+           check_fail(c, "plan_exchange %u: hands relays replies that cannot be added up", number);
 }
 
 /// A combine answers a dispatch with the same part and slots; a pool dispatch carries on a base dispatch.

@@ -148,11 +148,13 @@ static void hold_replies(const struct walk *w, struct usage *u, const struct pla
     }
 }
 
-/// Sums of a combine's replies and their parts are its rows.
+/// Sums of a combine's replies and their parts are its rows as they are handed to relays, or packed its records.
 static void hold_sums(const struct walk *w, struct usage *u, const struct plan_exchange *reply)
 {
+    int64_t row = wire_at(w, reply, reply->handed)->data_bytes;
+    hold_table(u, 0, row, row);
     for (uint32_t i = 0; i < reply->wires.count; i++)
-        hold_table(u, 0, wire_at(w, reply, i)->data_bytes, wire_at(w, reply, i)->data_bytes);
+        hold_table(u, TABLES_REPLY + i, row, wire_at(w, reply, i)->data_bytes);
 }
 
 static void learn_fan_out(const struct walk *w, const struct plan_kernel *k, const struct plan_exchange *e)
@@ -171,6 +173,8 @@ static void learn_fan_out(const struct walk *w, const struct plan_kernel *k, con
     for (uint32_t i = 0; i < reply->wires.count; i++) {
         bool plain = wire_is_plain(wire_at(w, reply, i), (uint32_t)k->n[3]);
         int64_t bytes = wire_at(w, reply, i)->data_bytes;
+        if (!(slots_answer_formats(ir, reply) >> i & 1))
+            continue;
         u->row_dst_bytes = least(u->row_dst_bytes, plain ? bytes : stage);
         hold_table(u, TABLES_REPLY + i, stage, bytes);
     }
@@ -316,6 +320,18 @@ static bool holds_stride(const struct walk *w, uint32_t i, int64_t rows)
     return stride > 0 && stride % 16 == 0 && holds_rows(w, i, rows, stride);
 }
 
+/// Sums of replies to rows that overflow are packed where relays pack theirs.
+static bool check_packed(const struct walk *w, const struct plan_kernel *k, const struct plan_exchange *e,
+                         const struct plan_exchange *reply)
+{
+    bool packs = slots_sum_formats(w->c->ir, reply) != 0;
+    if (e->node && !wire_is_plain(wire_at(w, reply, reply->handed), (uint32_t)k->n[2]))
+        return instr_fail(w, "adds up replies of another type");
+    return (moe_bin_has_packed(w->instr->args.count, e->wave) == packs &&
+            (!packs || extent_bytes(w, arg_at(w, BIN_PACKED)->buffer) >= slots_packed_bytes(w->c->ir, reply))) ||
+           instr_fail(w, "packs what no relay would, or has no room to");
+}
+
 static bool check_bin(const struct walk *w, const struct plan_kernel *k)
 {
     const struct ir *ir = w->c->ir;
@@ -343,13 +359,12 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
         return !moe_bin_has_spill(w->instr->args.count, e->wave) || instr_fail(w, "a spill without a pool");
     const struct plan_exchange *late = answer(w, number);
     if (!moe_bin_has_spill(w->instr->args.count, e->wave) || arg_at(w, BIN_SPILL)->buffer != late->recv ||
-        !same_wires(w->c, late, reply))
+        !spills_alike(w->c, reply, late))
         return instr_fail(w, "its spill is not the pool combine's");
     if (moe_bin_has_sums(w->instr->args.count, e->wave) != (e->node > 0) ||
-        (e->node && extent_bytes(w, arg_at(w, BIN_SUMS)->buffer) <
-                        moe_sums_bytes(bound * info->choices / 2, bound * info->choices)))
+        (e->node && extent_bytes(w, arg_at(w, BIN_SUMS)->buffer) < slots_spill_sums_bytes(ir, e)))
         return instr_fail(w, "sums what no relay would, or has no room to");
-    return true;
+    return check_packed(w, k, e, reply);
 }
 
 /// Of all choices, or of those that are next.
@@ -417,7 +432,7 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
         return instr_fail(w, "a control buffer is too small");
     bool staged = moe_fan_has_stage(w->instr->args.count, wave_args(w, k));
     for (uint32_t i = 0; i < reply->wires.count; i++)
-        if (!staged && !wire_is_plain(wire_at(w, reply, i), (uint32_t)k->n[3]))
+        if (!staged && slots_answer_formats(ir, reply) >> i & 1 && !wire_is_plain(wire_at(w, reply, i), (uint32_t)k->n[3]))
             return instr_fail(w, "sums of replies in another format have no staging rows");
     if (!k->n[2] && !e->pool && e->wires.count != 1)
         return instr_fail(w, "own rows share a table with several formats");
@@ -442,8 +457,10 @@ static int64_t side_bytes(const int64_t *n, int64_t dtype)
 
 static bool check_copy_rows(const struct usage *u, const int64_t *n)
 {
-    uint32_t tables = u->control == CONTROL_PAIRS ? TABLES_END : TABLES_PACK_END;
-    return u->control != CONTROL_SUMS && // no table of sources and targets
+    uint32_t tables = u->control == CONTROL_PAIRS  ? TABLES_END
+                      : u->control == CONTROL_SUMS ? TABLE_OWN
+                                                   : TABLES_PACK_END;
+    return (u->control != CONTROL_SUMS || n[5] >= TABLES_REPLY) && // the first has no sources
            in_range(n[0], 0, MOE_MAX_WIDTH) && in_range(n[1], 0, dtype_words_count - 1) &&
            in_range(n[2], 0, dtype_words_count - 1) && in_range(n[3], 0, MOE_MAX_WIDTH) &&
            in_range(n[4], 0, scale_type_words_count - 1) && in_range(n[5], 0, tables - 1) &&

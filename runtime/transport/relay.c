@@ -113,7 +113,7 @@ static const char *replies_to(const struct hop *h, uint32_t s, int64_t *bytes)
     const char *slot = (const char *)h->me->bases[h->e->send] + h->me->exchanges[h->number].target_offset[s];
     int64_t rows = ((const struct moe_message *)(const void *)slot)->rows;
     bool fit = rows <= slots_rows(h->ir, h->e, h->me->number);
-    *bytes = h->e->header_bytes + (fit ? rows * slots_largest_record(h->ir, h->e) : 0);
+    *bytes = h->e->header_bytes + (fit ? rows * slots_handed_bytes(h->ir, h->e) : 0);
     return fit ? slot : NULL;
 }
 
@@ -232,7 +232,7 @@ struct returning {
     const struct hop *hop;
     const char *sums;
     uint32_t source;
-    int64_t record, stride, rows; // of a reply; of a sum; sums
+    int64_t record, stride, rows; // bytes of a sum as the source gets it, and here; sums
 };
 
 static char *reply_slot(const struct hop *h, uint32_t s, uint32_t position)

@@ -440,32 +440,38 @@ static void test_schedules_change_no_byte(void)
     no_reports("schedules");
 }
 
-// Rows that find no slot go through rounds, and their bytes stay.
+// Rows that find no slot go through rounds, and their bytes stay; also of sums that relays pack.
 static void test_overflow(void)
 {
     static const char layer[] =
-        "import std.ops;\nimport std.hw { laptop };\nimport std.schedules { serial, ladder, waves };\n"
+        "import std.ops;\nimport std.hw { host };\nimport std.schedules { serial, ladder, waves };\n"
         "dim tokens <= 40;\ndim hidden = 40;\ndim ffn = 24;\ndim experts = 8;\n"
         "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
         "    param w_router: f32[experts, hidden];\n    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
         "    param w_down: bf16[experts, hidden, ffn];\n    stage route: r = topk(x, w_router, k: 3);\n"
         "    stage dispatch: xd = dispatch(x, r%s);\n    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n"
-        "    stage combine: y = combine(yd, r);\n    yield y;\n}\n"
-        "placement p on laptop { place experts over rank; }\n"
-        "pipeline main { layer = moe; cluster = laptop; placement = p; target = cuda(sm_80); use serial; }\n";
+        "    stage combine: y = combine(yd, r%s);\n    yield y;\n}\n"
+        "format blocks = fp8_e4m3 { block: [1, 64], scale: f32 };\n"
+        "cluster four { device = host; axis node[2]; axis rank[2]; link far across node { bandwidth: 1GB/s, latency: 5us };\n"
+        "    link shm across rank { bandwidth: 5GB/s, latency: 1us }; }\n"
+        "placement p on four { place experts over node, rank; }\n"
+        "pipeline main { layer = moe; cluster = four; placement = p; target = cuda(sm_80); use serial; }\n";
     static const char *const dispatches[] = {", capacity: 8x", ", capacity: 0.1x, pool: 0.1x"};
-    static const char *const schedules[] = {"serial", "waves(g: 2)"};
+    static const struct {
+        const char *schedule, *dispatch, *combine;
+    } cases[] = {{"serial", "", ""}, {"waves(g: 2)", "", ""}, {"ladder(n: 2)", ", via: node", ", wire: { node: blocks }"}};
     float in[4 * 40 * 40];
     if (!level_runs_here(chip))
         return;
     gaussian(in, sizeof in / sizeof *in, 3);
-    for (int s = 0; s < 2; s++) {
+    for (size_t s = 0; s < sizeof cases / sizeof *cases; s++) {
         struct outcome o[2];
         for (int d = 0; d < 2; d++) {
-            char text[2048];
-            snprintf(text, sizeof text, layer, dispatches[d]);
+            char text[2048], options[64];
+            snprintf(options, sizeof options, "%s%s", dispatches[d], cases[s].dispatch);
+            snprintf(text, sizeof text, layer, options, cases[s].combine);
             moe_plan *plan = subject_compile(&(struct subject){
-                .text = text, .schedule = schedules[s], .layer = -1, .target = "cuda:sm_80,host"});
+                .text = text, .schedule = cases[s].schedule, .layer = -1, .target = "cuda:sm_80,host"});
             CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
             struct run run = {.in = in, .tokens = (int64_t[]){40, 1, 0, 33}, .options = {.threads = 2, .poison = 1}};
             o[d] = run_plan_once(plan, &run);

@@ -20,6 +20,7 @@ static const char square[] = "device = host; axis node[2]; axis gpu[2];\n"
                              "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
 
 static const char items[] =
+    "format bits = fp8_e4m3 { block: [1, 64], scale: f32 };\n"
     "schedule routed(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
     "    split tokens into n as i; split experts into g as w;\n"
     "    stream comp uses sm; stream tx uses net_out, net_in, copy[0];\n"
@@ -27,16 +28,22 @@ static const char items[] =
     "    for i in 0..n { route[i]; }\n"
     "    for i in 0..n { for w in 0..g { dispatch[i,w]; expert[i,w]; combine[i,w]; } }\n}\n";
 
-static moe_plan *compile(const char *schedule, const char *options)
+static moe_plan *compile_replies(const char *schedule, const char *options, const char *combine)
 {
     struct routed_layer layer = {.shape = &shape,
                                  .dispatch = options,
+                                 .combine = combine,
                                  .items = items,
                                  .cluster = square,
                                  .place = "place experts over node, gpu;"};
     struct subject subject = {
         .text = routed_layer_text(&layer), .schedule = schedule, .layer = -1, .cpu_level = "v2"}; // quick to compile
     return subject_compile(&subject);
+}
+
+static moe_plan *compile(const char *schedule, const char *options)
+{
+    return compile_replies(schedule, options, NULL);
 }
 
 static bool is_launch(const struct ir *ir, const struct plan_instr *in, uint32_t role)
@@ -175,6 +182,27 @@ static void test_refusals(void)
     arg_of(plan, launch_of(plan, kernel_role_copy_rows, 0), COPY_CONTROL)->buffer = sums;
     expect_refusal(plan, "too small for its kernel");
     moe_plan_close(plan);
+
+    // Sums are packed where there is room, what comes in rounds comes as it is handed to relays, and that is no code.
+    for (int i = 0; i < 4; i++) {
+        plan = compile_replies("serial", "capacity: 0.3x, via: node", "wire: { node: bits }");
+        CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+        const struct ir *ir = &plan->plan.ir;
+        struct plan_instr *bin = launch_of(plan, kernel_role_bin, 0);
+        struct plan_exchange *e = ROW(ir, plan_exchange, bin->exchange);
+        if (i == 0)
+            ROW(ir, plan_extent, ROW(ir, plan_program, 0)->extents.first + arg_of(plan, bin, BIN_PACKED)->buffer)->bytes -= 16;
+        else if (i == 1)
+            bin->args.count--;
+        else if (i == 2)
+            e[3].wire_of_axis[0] = e[1].wire_of_axis[0];
+        else
+            e[1].handed = (uint32_t)e[1].wire_of_axis[0];
+        static const char *const parts[] = {"has no room to", "packs what no relay would", "its spill is not the pool combine's",
+                                            "cannot be added up"};
+        expect_refusal(plan, parts[i]);
+        moe_plan_close(plan);
+    }
 
     // Own rows lie as far apart as their buffer says.
     plan = compile("serial", "capacity: 8x");

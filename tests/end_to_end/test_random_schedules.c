@@ -1,5 +1,6 @@
 // Random schedules, larger than what can be explored exhaustively: micro-batches in any order that their data allows, on any
-// streams, with stages in unequal pieces, replies in chunks, experts' phases apart. What the compiler accepts runs on the simulated device, where everything takes random times, and on threads, and
+// streams, with stages in unequal pieces, replies in chunks, experts' phases apart; every other one over nodes with relays,
+// which send home sums in blocks. What the compiler accepts runs on the simulated device, where everything takes random times, and on threads, and
 // gives the bytes of `serial`. MOE_RANDOM_SCHEDULES says how many are drawn, MOE_RANDOM_FIRST where the numbers begin.
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -125,7 +126,7 @@ static void write_schedule(uint64_t number, FILE *out)
 }
 
 /// The layer with these schedules, each chosen by its own count of tokens; none: `serial`.
-static char *program_text(const uint64_t *numbers, uint32_t count)
+static char *program_text(const uint64_t *numbers, uint32_t count, bool relayed)
 {
     char *text = NULL;
     size_t size;
@@ -136,13 +137,15 @@ static char *program_text(const uint64_t *numbers, uint32_t count)
             "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n    param w_router: f32[experts, hidden];\n"
             "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n    param w_down: bf16[experts, hidden, ffn];\n"
             "    param s_gate_up: bf16[1, 2 * ffn, hidden];\n    param s_down: bf16[1, hidden, ffn];\n"
-            "    stage route: r = topk(x, w_router, k: 2);\n    stage dispatch: xd = dispatch(x, r, capacity: 0.8x);\n"
-            "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: yr = combine(yd, r);\n"
+            "    stage route: r = topk(x, w_router, k: 2);\n    stage dispatch: xd = dispatch(x, r, capacity: 0.8x%s);\n"
+            "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: yr = combine(yd, r%s);\n"
             "    stage shared: ys = swiglu(x, s_gate_up, s_down);\n    stage merge: y = add(yr, ys);\n    yield y;\n}\n"
             "device core { sm = 4; engine copy[3], net_out, net_in; }\n"
-            "cluster four { device = core; axis rank[4]; link shm across rank { bandwidth: 5GB/s, latency: 1us }; }\n"
-            "placement p on four { place experts over rank; }\n",
-            BOUND, WIDTH);
+            "cluster four { device = core; axis node[2]; axis rank[2]; link net across node { bandwidth: 1GB/s, latency: 5us };\n"
+            "    link shm across rank { bandwidth: 5GB/s, latency: 1us }; }\n"
+            "format blocks = fp8_e4m3 { block: [1, 64], scale: f32 };\n"
+            "placement p on four { place experts over node, rank; }\n",
+            BOUND, WIDTH, relayed ? ", via: node" : "", relayed ? ", wire: { node: blocks }" : "");
     for (uint32_t i = 0; i < count; i++)
         write_schedule(numbers[i], out);
     fprintf(out, "pipeline main { layer = moe; repeat = 2; cluster = four; placement = p; target = cpu;\n");
@@ -153,10 +156,15 @@ static char *program_text(const uint64_t *numbers, uint32_t count)
     return text;
 }
 
+static bool is_relayed(uint64_t number)
+{
+    return number % 2;
+}
+
 /// Does the compiler accept it? A refusal is an answer too; only a bug is not.
 static bool is_accepted(uint64_t number)
 {
-    char *text = program_text(&number, 1), path[] = "/tmp/moe-random-XXXXXX";
+    char *text = program_text(&number, 1, is_relayed(number)), path[] = "/tmp/moe-random-XXXXXX";
     int descriptor = mkstemp(path);
     FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
     CU_ASSERT_PTR_NOT_NULL_FATAL(file);
@@ -201,31 +209,44 @@ static void compare(moe_plan *plan, moe_plan *serial, const float *in, uint32_t 
     outcome_free(&want);
 }
 
-static void test_random(void)
+static moe_plan *compile_text(char *text)
 {
-    const char *text = getenv("MOE_RANDOM_SCHEDULES"), *from = getenv("MOE_RANDOM_FIRST");
-    uint64_t numbers[AT_ONCE], number = from ? strtoull(from, NULL, 10) : 1, last = number + (text ? strtoull(text, NULL, 10) : 60);
+    moe_plan *plan = subject_compile(&(struct subject){.text = text, .layer = -1});
+    free(text);
+    return plan;
+}
+
+/// Those from `number` up to `last` with or without relays, so many in one plan; returns how many were accepted.
+static uint32_t run_drawn(uint64_t number, uint64_t last, bool relayed)
+{
     static float in[RANKS * BOUND * WIDTH];
-    uint32_t accepted = 0, drawn = 0;
+    uint64_t numbers[AT_ONCE];
+    uint32_t accepted = 0;
     gaussian(in, sizeof in / sizeof *in, 21);
-    char *plain = program_text(NULL, 0);
-    moe_plan *serial = subject_compile(&(struct subject){.text = plain, .layer = -1});
-    free(plain);
+    moe_plan *serial = compile_text(program_text(NULL, 0, relayed));
     while (number < last) {
         uint32_t count = 0;
-        for (; number < last && count < AT_ONCE; number++, drawn++)
-            if (is_accepted(number))
+        for (; number < last && count < AT_ONCE; number++)
+            if (is_relayed(number) == relayed && is_accepted(number))
                 numbers[count++] = number;
-        char *program = program_text(numbers, count);
-        moe_plan *plan = subject_compile(&(struct subject){.text = program, .layer = -1});
-        free(program);
+        moe_plan *plan = compile_text(program_text(numbers, count, relayed));
         for (uint32_t n = 0; n < count && plan && serial; n++)
             compare(plan, serial, in, n, numbers[n]);
         accepted += count;
         moe_plan_close(plan);
     }
     moe_plan_close(serial);
-    fprintf(stderr, "[%u of %u accepted] ", accepted, drawn);
+    return accepted;
+}
+
+static void test_random(void)
+{
+    const char *text = getenv("MOE_RANDOM_SCHEDULES"), *from = getenv("MOE_RANDOM_FIRST");
+    uint64_t number = from ? strtoull(from, NULL, 10) : 1, drawn = text ? strtoull(text, NULL, 10) : 60;
+    uint32_t direct = run_drawn(number, number + drawn, false), relayed = run_drawn(number, number + drawn, true),
+             accepted = direct + relayed;
+    CU_ASSERT(direct > 0 && relayed > 0);
+    fprintf(stderr, "[%u of %u accepted, %u with relays] ", accepted, (uint32_t)drawn, relayed);
     CU_ASSERT(accepted * 5 > drawn);
 }
 

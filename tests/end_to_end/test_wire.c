@@ -37,6 +37,11 @@ static const char square[] = "device = host; axis node[2]; axis gpu[2];\n"
                              "    link ib across node { bandwidth: 1GB/s, latency: 20us, rail: true };\n"
                              "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
 
+static const char cube[] = "device = host; axis pod[2]; axis node[2]; axis gpu[2];\n"
+                           "    link far across pod { bandwidth: 1GB/s, latency: 20us };\n"
+                           "    link ib across node { bandwidth: 1GB/s, latency: 20us };\n"
+                           "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
+
 struct setup {
     const char *cluster, *dtype, *dispatch, *combine; // options of the stages
     int hidden;
@@ -63,8 +68,9 @@ static moe_plan *compile_setup(const struct setup *s, const char *schedule)
                                  .combine = s->combine,
                                  .items = items,
                                  .cluster = s->cluster,
-                                 .place =
-                                     s->cluster == line ? NULL : "place experts over node, gpu { balance: even };"};
+                                 .place = s->cluster == line   ? NULL
+                                          : s->cluster == cube ? "place experts over pod, node, gpu { balance: even };"
+                                                               : "place experts over node, gpu { balance: even };"};
     struct subject subject = {
         .text = routed_layer_text(&layer), .schedule = schedule, .ranks = s->ranks, .layer = -1, .cpu_level = s->level};
     return subject_compile(&subject);
@@ -130,16 +136,19 @@ static struct loss layer_loss(const struct setup *s)
 static void test_loss(void)
 {
     static const struct {
-        const char *dispatch, *combine;
+        const char *cluster, *dispatch, *combine;
         double l2, cosine;
-    } cases[] = {{"", "", 0.005, 1e-5},
-                 {"wire: f128", "", 0.04, 0.0008},
-                 {"wire: u64", "", 0.04, 0.0008},
-                 {"", "wire: f64", 0.04, 0.0008},
-                 {"wire: f128", "wire: f128", 0.05, 0.0012},
-                 {"wire: u128", "wire: u128", 0.05, 0.0012}};
+    } cases[] = {{line, "", "", 0.005, 1e-5},
+                 {line, "wire: f128", "", 0.04, 0.0008},
+                 {line, "wire: u64", "", 0.04, 0.0008},
+                 {line, "", "wire: f64", 0.04, 0.0008},
+                 {line, "wire: f128", "wire: f128", 0.05, 0.0012},
+                 {line, "wire: u128", "wire: u128", 0.05, 0.0012},
+                 {cube, "via: node, capacity: 0.3x", "wire: f128", 0.04, 0.0008},
+                 {square, "wire: u64, via: node", "wire: { node: f64 }", 0.05, 0.0012}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct setup s = {line, "bf16", cases[i].dispatch, cases[i].combine, 512, 8, NULL}; // few own rows
+        struct setup s = {cases[i].cluster, "bf16", cases[i].dispatch, cases[i].combine, 512, // few own rows
+                          cases[i].cluster == line ? 8 : 0, NULL};
         struct loss loss = layer_loss(&s);
         fprintf(stderr, "[%s; %s: %.4f, %.6f] ", s.dispatch, s.combine, loss.l2, loss.cosine);
         CU_ASSERT(loss.l2 <= cases[i].l2);
@@ -234,7 +243,11 @@ static void test_neutral(void)
         {square, "f32", "wire: { node: u64, gpu: f16 }", "wire: { gpu: f128 }", 72, 0, "v2"},
         {line, "bf16", "wire: u128", "wire: f64", 136, 8, "v2"},
         {square, "bf16", "wire: f128, via: node", "", 72, 0, "v2"},
-        {square, "bf16", "wire: { node: u64, gpu: f128 }, via: node", "", 200, 0, "v2"}};
+        {square, "bf16", "wire: { node: u64, gpu: f128 }, via: node", "wire: { node: f128 }", 200, 0, "v2"},
+        {square, "bf16", "via: node", "wire: f64", 136, 0, "v2"},
+        {square, "f32", "wire: { node: u64 }, via: node", "wire: { node: u128, gpu: bf16 }", 72, 0, "v2"},
+        {square, "f16", "via: node", "wire: { gpu: u64 }", 72, 0, "v2"},
+        {cube, "bf16", "wire: f128, via: node", "wire: { pod: u64, node: f128 }", 72, 0, "v2"}};
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++)
         check_neutral(&setups[i], i);
 }
@@ -419,6 +432,75 @@ static void test_reply_bytes(void)
     free(in);
 }
 
+/// What relays send home, as they packed it: in `sums` for each source, and what it was made of. Where it lies in the
+/// replies, `sum_rows` has left the sum.
+static size_t relayed_sums, relayed_right;
+
+static void see_sum(const struct relayed_row *row, void *user)
+{
+    const struct stream *stream = ((const struct stream *const *)user)[0];
+    const struct plan_exchange *e = ((const struct plan_exchange *const *)user)[1];
+    const struct ir *ir = stream->rank->session->ir;
+    uint32_t me = stream->rank->number, source = *((const uint32_t *const *)user)[2], ranks = stream->rank->session->info->ranks;
+    const struct plan_wire *wire = slots_wire(ir, e, me, source);
+    const char *sums = (const char *)stream->rank->bases[e->sums] + slots_relay_index(e, me, source) * slots_relay_slot_bytes(ir, e, me);
+    const char *reply = (const char *)stream->rank->bases[e->relay] +
+                        slots_gather_offset(ir, e, me, me / e->node * e->node + row->position, source, ranks) + e->header_bytes +
+                        row->answer * slots_handed_bytes(ir, e);
+    float values[200];
+    if (!row->first)
+        return;
+    struct record r = {me, source, wire->dtype, wire->block, wire->scale, true, wire->data_bytes, {0}};
+    memcpy(r.data, sums + e->header_bytes + row->number * slots_largest_record(ir, e), (size_t)wire->data_bytes);
+    elements_to_f32("BF16", reply, values, 200);
+    relayed_right += is_packed(&r, values, 200);
+    relayed_sums++;
+}
+
+static enum stepped spy_forward(struct stream *stream, uint32_t exchange)
+{
+    const struct plan_exchange *e = ROW(stream->rank->session->ir, plan_exchange, exchange);
+    uint32_t me = stream->rank->number;
+    for (uint32_t s = me % e->node; e->kind == exchange_kind_combine && s < stream->rank->session->info->ranks; s += e->node) {
+        const void *user[] = {stream, e, &s};
+        if (s != me)
+            relayed_rows(stream->rank, e->base, s, see_sum, user);
+    }
+    return transport_local.forward(stream, exchange);
+}
+
+static void test_relayed_bytes(void)
+{
+    static struct transport_ops spy;
+    struct setup s = {square, "bf16", "via: node, capacity: 0.5x", "wire: { node: f128 }", 200, 0, NULL};
+    moe_plan *plan = compile_setup(&s, "serial");
+    moe_session *session = NULL;
+    moe_options options = {.device = "sim", .seed = SEED, .poison = 1};
+    CU_ASSERT_FATAL(plan && moe_session_create(plan, &options, &session) == MOE_OK);
+    spy = transport_local;
+    spy.forward = spy_forward;
+    session->transport = &spy;
+    float *in = odd_rows(&s, 4);
+    uint16_t *x = malloc(4 * BOUND * 200 * sizeof *x), *y = malloc(4 * BOUND * 200 * sizeof *y);
+    elements_from_f32("BF16", in, x, 4 * BOUND * 200);
+    moe_step steps[4];
+    for (uint32_t r = 0; r < 4; r++)
+        steps[r] = (moe_step){.rank = r, .tokens = BOUND, .in = x + r * BOUND * 200, .out = y + (size_t)r * BOUND * 200};
+    CU_ASSERT_EQUAL(moe_session_load(session, "random"), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_measure_loss(session, true), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_run(session, steps, 4), MOE_OK);
+    moe_stats stats;
+    CU_ASSERT_EQUAL(moe_session_stats(session, &stats), MOE_OK);
+    CU_ASSERT(stats.rounds > 0 && relayed_sums > 50);
+    CU_ASSERT_EQUAL(relayed_right, relayed_sums);
+    CU_ASSERT(stats.combine_loss.rows > (int64_t)relayed_sums); // also those of replies that came in rounds
+    moe_session_destroy(session);
+    moe_plan_close(plan);
+    free(in);
+    free(x);
+    free(y);
+}
+
 // --------------------------------------------------------------------------------------------------- what is proven
 
 static bool is_verified(const struct ir *plan)
@@ -439,15 +521,33 @@ static bool is_launched(const struct ir *plan, uint32_t kernel)
     return false;
 }
 
+/// Without any one of the launches that add up or convert rows the plan is refused.
+static void refuse_unpacked(struct ir *ir)
+{
+    for (uint32_t i = 0; i < COUNT(ir, plan_instr); i++) {
+        struct plan_instr *in = ROW(ir, plan_instr, i);
+        uint32_t role = in->op == opcode_launch ? ROW(ir, plan_kernel, in->kernel)->role : kernel_role_words_count;
+        if (role != kernel_role_sum_rows && role != kernel_role_copy_rows)
+            continue;
+        in->op = opcode_count;
+        bool refused = !is_verified(ir);
+        CU_ASSERT_TRUE(refused);
+        if (!refused)
+            fprintf(stderr, "without %s, instruction %u\n", ir_text(ir, in->label), i);
+        in->op = opcode_launch;
+    }
+}
+
 /// A conversion of another format, or by another table, is refused: rows would travel unpacked or be read as others.
 static void test_verified(void)
 {
     static const struct setup setups[] = {
         {square, "bf16", "wire: { node: f128, gpu: u64 }", "wire: { node: f64, gpu: bf16 }", 136, 0, "v2"},
-        {line, "f32", "wire: f128", "wire: u64", 72, 0, "v2"}};
+        {line, "f32", "wire: f128", "wire: u64", 72, 0, "v2"},
+        {square, "bf16", "via: node, capacity: 0.3x", "wire: { node: f64, gpu: u128 }", 136, 0, "v2"}};
     static const char *const schedules_tried[] = {"serial", "ladder(n: 2)", "waves(g: 2)"};
     unsigned tried = 0;
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 9; i++) {
         const struct setup s = setups[i / 3];
         moe_plan *plan = compile_setup(&s, schedules_tried[i % 3]);
         CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
@@ -482,6 +582,7 @@ static void test_verified(void)
             *kernel = saved;
         }
         CU_ASSERT_TRUE(is_verified(ir));
+        refuse_unpacked(ir);
         moe_plan_close(plan);
     }
     CU_ASSERT(tried > 50);
@@ -495,6 +596,7 @@ void suite_wire(void)
     CU_add_test(suite, "bytes of dispatched rows", test_dispatch_bytes);
     CU_add_test(suite, "B20 half a block", test_half_block);
     CU_add_test(suite, "bytes of replies", test_reply_bytes);
+    CU_add_test(suite, "bytes of sums through relays", test_relayed_bytes);
     CU_add_test(suite, "a step measures what its rows lose", test_measured);
     CU_add_test(suite, "the verifier follows formats", test_verified);
     CU_add_test(suite, "schedules, capacity, waves, chunks, devices: the same bytes", test_neutral);

@@ -227,15 +227,19 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
         return;
     uint32_t by = ROW(m->plan, plan_kernel, from->kernel)->role;
     if (role == kernel_role_copy_rows && (by == kernel_role_bin || by == kernel_role_bin_round)) {
-        add_argument(m, rank, number, from, BIN_X, false);
-        add_argument(m, rank, number, from, BIN_SEND, true);
+        bool sums = ROW(m->plan, plan_kernel, in->kernel)->n[5] >= TABLES_REPLY; // of replies that came in rounds
+        add_argument(m, rank, number, from, sums ? BIN_SPILL : BIN_X, false);
+        add_argument(m, rank, number, from, sums ? BIN_PACKED : BIN_SEND, true);
+    } else if (role == kernel_role_copy_rows && by == kernel_role_fold) {
+        add_argument(m, rank, number, from, FOLD_REPLIES, false);
+        add_argument(m, rank, number, from, FOLD_SUMS, true);
     } else if (role == kernel_role_copy_rows && by == kernel_role_fan_out) {
         add_fanned(m, rank, number, in, from);
     } else if (role == kernel_role_copy_rows) {
         add_argument(m, rank, number, from, DENSE_X, false);
         add_argument(m, rank, number, from, DENSE_A, true);
     } else if (role == kernel_role_sum_rows && by == kernel_role_fold) {
-        add_argument(m, rank, number, from, FOLD_REPLIES, false);
+        add_argument(m, rank, number, from, FOLD_REPLIES, true);
         add_argument(m, rank, number, from, FOLD_SUMS, true);
     } else if (role == kernel_role_sum_rows) {
         add_argument(m, rank, number, from, BIN_SPILL, true);
@@ -252,6 +256,8 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
         add_argument(m, rank, number, from, BIN_OWN, false);
         if (moe_bin_has_spill(from->args.count, ROW(m->plan, plan_exchange, from->exchange)->wave))
             add_argument(m, rank, number, from, BIN_SPILL, false);
+        if (moe_bin_has_packed(from->args.count, ROW(m->plan, plan_exchange, from->exchange)->wave))
+            add_argument(m, rank, number, from, BIN_PACKED, false);
     }
 }
 

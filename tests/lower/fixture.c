@@ -22,7 +22,7 @@ static const char template[] = "import std.ops;\n"
                                "    stage route:    r  = topk(x, w_router, k: 2);\n"
                                "    stage dispatch: xd = dispatch(x, r%s);\n"
                                "    stage expert:   yd = swiglu(xd, w_gate_up, w_down);\n"
-                               "    stage combine:  yc = combine(yd, r);\n"
+                               "    stage combine:  yc = combine(yd, r%s);\n"
                                "%s"
                                "}\n"
                                "cluster box {\n"
@@ -50,7 +50,7 @@ static bool write_source(const struct setting *s, const char *path)
         return false;
     fprintf(file, template, s->tokens, s->experts, type, type,
             s->shared ? "    param s_up: bf16[1, 2 * ffn, hidden];\n    param s_down: bf16[1, hidden, ffn];\n" : "",
-            s->dispatch ? s->dispatch : "",
+            s->dispatch ? s->dispatch : "", s->combine ? s->combine : "",
             s->shared ? "    stage shared:   ys = swiglu(x, s_up, s_down);\n"
                         "    stage merge:    y  = add(yc, ys);\n    yield y;\n"
                       : "    yield yc;\n",

@@ -14,6 +14,7 @@ struct setting {
     const char *x_type;    // "bf16" when NULL
     bool shared;           // with a shared expert and an add
     int node;              // ranks of a node of the axis `node`; 0: one axis, `rank`
+    const char *combine;   // more options of combine, or NULL
 };
 
 struct lowered {

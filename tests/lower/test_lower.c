@@ -91,8 +91,9 @@ static void test_relayed_shapes(void)
     for (size_t u = 0; u < sizeof relayed / sizeof *relayed; u++)
         for (size_t o = 0; o < sizeof options / sizeof *options; o++)
             for (int nodes = 0; nodes < 3; nodes++) {
+                static const char *const replies[] = {NULL, ", wire: { node: f32 }", ", wire: f32"};
                 struct setting setting = {relayed[u], 1 + (int)(u + o) % 2, nodes ? 6 : 4, 12, 96, options[o], hook, NULL, false,
-                                          nodes == 2 ? 3 : 2};
+                                          nodes == 2 ? 3 : 2, replies[(u + o + (size_t)nodes) % 3]};
                 check_setting(&setting);
             }
 }
@@ -113,7 +114,7 @@ static void test_shapes(void)
     for (size_t u = 0; u < sizeof uses / sizeof *uses; u++)
         for (size_t r = 0; r < 4; r++)
             for (size_t d = 0; d < 3; d++) {
-                struct setting setting = {uses[u], layers[d], ranks[r], 8, 256, NULL, NULL, NULL, false, 0};
+                struct setting setting = {uses[u], layers[d], ranks[r], 8, 256, NULL, NULL, NULL, false, 0, NULL};
                 check_setting(&setting);
                 setting.dispatch = ", capacity: 8x"; // no pool
                 check_setting(&setting);
@@ -123,16 +124,16 @@ static void test_shapes(void)
 static void test_other_shapes(void)
 {
     static const struct setting settings[] = {
-        {"serial", 3, 5, 3, 64, NULL, NULL, NULL, false, 0}, // ranks without experts
-        {"ladder(n: 4)", 3, 3, 8, 64, ", capacity: 0.1x", NULL, NULL, false, 0},
-        {"ladder(n: 4)", 2, 3, 8, 64, ", overflow: error", NULL, NULL, false, 0},
-        {"ladder(n: 8)", 2, 2, 8, 3, NULL, NULL, NULL, false, 0}, // fewer tokens than parts
-        {"serial", 2, 2, 8, 64, ", wire: f32", NULL, "bf16", false, 0},
-        {"ladder(n: 2)", 2, 3, 8, 64, ", wire: bf16", NULL, "f32", false, 0},
-        {"hook", 3, 3, 8, 64, NULL, hook, NULL, false, 0},
-        {"serial", 2, 2, 8, 64, NULL, NULL, NULL, true, 0},
-        {"filled", 2, 2, 8, 64, NULL, filled, NULL, true, 0}, // all pieces of one part are all that its sum reads
-        {"ladder(n: 3)", 3, 3, 8, 64, NULL, NULL, NULL, true, 0},
+        {"serial", 3, 5, 3, 64, NULL, NULL, NULL, false, 0, NULL}, // ranks without experts
+        {"ladder(n: 4)", 3, 3, 8, 64, ", capacity: 0.1x", NULL, NULL, false, 0, NULL},
+        {"ladder(n: 4)", 2, 3, 8, 64, ", overflow: error", NULL, NULL, false, 0, NULL},
+        {"ladder(n: 8)", 2, 2, 8, 3, NULL, NULL, NULL, false, 0, NULL}, // fewer tokens than parts
+        {"serial", 2, 2, 8, 64, ", wire: f32", NULL, "bf16", false, 0, NULL},
+        {"ladder(n: 2)", 2, 3, 8, 64, ", wire: bf16", NULL, "f32", false, 0, NULL},
+        {"hook", 3, 3, 8, 64, NULL, hook, NULL, false, 0, NULL},
+        {"serial", 2, 2, 8, 64, NULL, NULL, NULL, true, 0, NULL},
+        {"filled", 2, 2, 8, 64, NULL, filled, NULL, true, 0, NULL}, // all pieces of one part are all that its sum reads
+        {"ladder(n: 3)", 3, 3, 8, 64, NULL, NULL, NULL, true, 0, NULL},
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         check_setting(&settings[i]);
@@ -141,7 +142,7 @@ static void test_other_shapes(void)
 static void test_rounds(void)
 {
     struct lowered l;
-    struct setting setting = {"serial", 1, 4, 8, 1024, NULL, NULL, NULL, false, 0};
+    struct setting setting = {"serial", 1, 4, 8, 1024, NULL, NULL, NULL, false, 0, NULL};
     lower_setting(&l, &setting);
     if (accepted(&l)) {
         const struct plan_variant *v = ROW(&l.plan, plan_variant, l.variant);
@@ -177,16 +178,16 @@ static void test_mutations(void)
     static const int ranks[] = {1, 2, 4, 3};
     for (size_t u = 0; u < sizeof uses / sizeof *uses; u++)
         for (size_t r = 0; r < 4; r++) {
-            struct setting setting = {uses[u], r % 2 ? 2 : 1, ranks[r], 8, 128, NULL, NULL, NULL, false, 0};
+            struct setting setting = {uses[u], r % 2 ? 2 : 1, ranks[r], 8, 128, NULL, NULL, NULL, false, 0, NULL};
             mutate_semaphores(&setting, false);
         }
-    struct setting setting = {"hook", 2, 3, 8, 64, NULL, hook, NULL, false, 0};
+    struct setting setting = {"hook", 2, 3, 8, 64, NULL, hook, NULL, false, 0, NULL};
     mutate_semaphores(&setting, true);
-    setting = (struct setting){"ladder(n: 3)", 2, 3, 8, 64, NULL, NULL, NULL, true, 0};
+    setting = (struct setting){"ladder(n: 3)", 2, 3, 8, 64, NULL, NULL, NULL, true, 0, NULL};
     mutate_semaphores(&setting, false);
-    setting = (struct setting){"ladder(n: 2)", 2, 4, 8, 64, ", via: node", NULL, NULL, false, 2};
+    setting = (struct setting){"ladder(n: 2)", 2, 4, 8, 64, ", via: node", NULL, NULL, false, 2, NULL};
     mutate_semaphores(&setting, true);
-    setting = (struct setting){"hook", 1, 6, 12, 64, ", via: node, capacity: 8x", hook, NULL, false, 3};
+    setting = (struct setting){"hook", 1, 6, 12, 64, ", via: node, capacity: 8x", hook, NULL, false, 3, NULL};
     mutate_semaphores(&setting, true);
 }
 
@@ -223,7 +224,7 @@ static const struct plan_instr *find_kernel(struct lowered *l, uint32_t role)
 static void test_refusals(void)
 {
     struct lowered l;
-    struct setting setting = {"ladder(n: 2)", 1, 3, 8, 128, NULL, NULL, NULL, false, 0};
+    struct setting setting = {"ladder(n: 2)", 1, 3, 8, 128, NULL, NULL, NULL, false, 0, NULL};
     lower_setting(&l, &setting);
     if (!accepted(&l)) {
         lowered_free(&l);
@@ -319,7 +320,7 @@ static void test_sizes(void)
     ir_init(&before, &plan_ir);
     for (size_t i = 1; i < sizeof tokens / sizeof *tokens; i++) {
         struct lowered l;
-        struct setting setting = {"ladder(n: 3)", 2, 3, 8, tokens[i], ", capacity: 1x", NULL, NULL, false, 0};
+        struct setting setting = {"ladder(n: 3)", 2, 3, 8, tokens[i], ", capacity: 1x", NULL, NULL, false, 0, NULL};
         lower_setting(&l, &setting);
         uint32_t count = COUNT(&l.plan, plan_extent);
         for (uint32_t x = 0; x < count && COUNT(&before, plan_extent) == count; x++)
@@ -333,7 +334,7 @@ static void test_sizes(void)
     int64_t few = 0;
     for (int layers = 3; layers <= 12; layers += 9) {
         struct lowered l;
-        struct setting setting = {"ladder(n: 4)", layers, 4, 8, 512, NULL, NULL, NULL, false, 0};
+        struct setting setting = {"ladder(n: 4)", layers, 4, 8, 512, NULL, NULL, NULL, false, 0, NULL};
         lower_setting(&l, &setting);
         if (accepted(&l) && layers == 3)
             few = largest_arena(&l.plan);
@@ -345,7 +346,7 @@ static void test_sizes(void)
 static void test_sharing(void)
 {
     struct lowered l;
-    struct setting setting = {"serial", 1, 2, 8, 512, NULL, NULL, NULL, false, 0};
+    struct setting setting = {"serial", 1, 2, 8, 512, NULL, NULL, NULL, false, 0, NULL};
     lower_setting(&l, &setting);
     if (accepted(&l)) {
         int64_t sum = 0;
@@ -384,9 +385,9 @@ static void test_speed(void)
                                "    stream rx uses net_out, net_in, copy[1]; bind route, expert to comp; bind dispatch to tx;"
                                "    bind combine to rx;"
                                "    pipelined i in 0..1024 { route[i+2]; dispatch[i+1] || expert[i] || combine[i-1]; } }";
-    time_setting(&(struct setting){"ladder(n: 8)", 61, 64, 256, 4096, NULL, NULL, NULL, false, 0},
+    time_setting(&(struct setting){"ladder(n: 8)", 61, 64, 256, 4096, NULL, NULL, NULL, false, 0, NULL},
                  "61 layers, 8 parts, 64 ranks");
-    time_setting(&(struct setting){"many", 1, 4, 8, 4096, NULL, many, NULL, false, 0}, "1024 parts");
+    time_setting(&(struct setting){"many", 1, 4, 8, 4096, NULL, many, NULL, false, 0, NULL}, "1024 parts");
 }
 
 // Carriers.
@@ -394,7 +395,7 @@ static void test_speed(void)
 static void test_carriers(void)
 {
     struct lowered l;
-    struct setting setting = {"serial", 1, 2, 8, 64, NULL, NULL, NULL, false, 0};
+    struct setting setting = {"serial", 1, 2, 8, 64, NULL, NULL, NULL, false, 0, NULL};
     static const char stub[] = "not really an executable";
     char path[64], header[64], error[256] = "";
     void *image = NULL;
@@ -437,7 +438,7 @@ static bool is_valid(const struct lowered *l)
 static void test_crafted(void)
 {
     struct lowered l;
-    struct setting setting = {"serial", 1, 2, 8, 64, NULL, NULL, NULL, false, 0};
+    struct setting setting = {"serial", 1, 2, 8, 64, NULL, NULL, NULL, false, 0, NULL};
     lower_setting(&l, &setting);
     CU_ASSERT_TRUE_FATAL(accepted(&l) && is_valid(&l));
     uint32_t refused = 0;

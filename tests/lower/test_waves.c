@@ -50,7 +50,7 @@ static void test_wave_shapes(void)
     for (size_t u = 0; u < sizeof wave_uses / sizeof *wave_uses; u++)
         for (size_t r = 0; r < 4; r++)
             for (size_t o = 0; o < 3; o++) {
-                struct setting setting = {wave_uses[u], 1 + (int)o % 2, ranks[r], 8, 96, options[o], copies, NULL, false, 0};
+                struct setting setting = {wave_uses[u], 1 + (int)o % 2, ranks[r], 8, 96, options[o], copies, NULL, false, 0, NULL};
                 check_setting(&setting);
             }
 }
@@ -58,14 +58,14 @@ static void test_wave_shapes(void)
 static void test_wave_ranks(void)
 {
     static const struct setting settings[] = {
-        {"waves(g: 2)", 2, 5, 3, 64, NULL, copies, NULL, false, 0}, // ranks without experts
-        {"waves(g: 4)", 1, 3, 7, 64, NULL, copies, NULL, false, 0}, // waves without experts on some ranks
-        {"copies(g: 8)", 2, 3, 3, 64, ", capacity: 0.1x", copies, NULL, false, 0},
-        {"both(n: 8, g: 2)", 1, 2, 8, 3, NULL, copies, NULL, false, 0}, // fewer tokens than parts
-        {"waves(g: 2)", 2, 2, 8, 64, ", wire: f32", copies, "bf16", false, 0},
-        {"waves(g: 3)", 2, 3, 8, 64, ", overflow: error", copies, NULL, false, 0},
-        {"waves(g: 2)", 2, 3, 8, 64, NULL, copies, NULL, true, 0},
-        {"backwards(g: 4)", 2, 3, 8, 64, ", wire: bf16", copies, "f32", true, 0},
+        {"waves(g: 2)", 2, 5, 3, 64, NULL, copies, NULL, false, 0, NULL}, // ranks without experts
+        {"waves(g: 4)", 1, 3, 7, 64, NULL, copies, NULL, false, 0, NULL}, // waves without experts on some ranks
+        {"copies(g: 8)", 2, 3, 3, 64, ", capacity: 0.1x", copies, NULL, false, 0, NULL},
+        {"both(n: 8, g: 2)", 1, 2, 8, 3, NULL, copies, NULL, false, 0, NULL}, // fewer tokens than parts
+        {"waves(g: 2)", 2, 2, 8, 64, ", wire: f32", copies, "bf16", false, 0, NULL},
+        {"waves(g: 3)", 2, 3, 8, 64, ", overflow: error", copies, NULL, false, 0, NULL},
+        {"waves(g: 2)", 2, 3, 8, 64, NULL, copies, NULL, true, 0, NULL},
+        {"backwards(g: 4)", 2, 3, 8, 64, ", wire: bf16", copies, "f32", true, 0, NULL},
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         check_setting(&settings[i]);
@@ -74,7 +74,7 @@ static void test_wave_ranks(void)
 static void test_wave_slots(void)
 {
     struct lowered l;
-    struct setting setting = {"waves(g: 2)", 1, 4, 8, 1024, NULL, NULL, NULL, false, 0};
+    struct setting setting = {"waves(g: 2)", 1, 4, 8, 1024, NULL, NULL, NULL, false, 0, NULL};
     lower_setting(&l, &setting);
     if (accepted(&l)) {
         const struct plan_variant *v = ROW(&l.plan, plan_variant, l.variant);
@@ -99,12 +99,12 @@ static void test_wave_mutations(void)
     static const char *const mutated[] = {"waves(g: 2)", "waves(g: 4)", "copies(g: 3)"};
     for (size_t u = 0; u < sizeof mutated / sizeof *mutated; u++)
         for (size_t r = 0; r < 4; r++) {
-            struct setting setting = {mutated[u], r % 2 ? 2 : 1, ranks[r], 8, 128, NULL, copies, NULL, false, 0};
+            struct setting setting = {mutated[u], r % 2 ? 2 : 1, ranks[r], 8, 128, NULL, copies, NULL, false, 0, NULL};
             mutate_semaphores(&setting, false);
         }
-    struct setting setting = {"backwards(g: 3)", 2, 3, 9, 64, NULL, copies, NULL, false, 0};
+    struct setting setting = {"backwards(g: 3)", 2, 3, 9, 64, NULL, copies, NULL, false, 0, NULL};
     mutate_semaphores(&setting, true);
-    setting = (struct setting){"both(n: 2, g: 2)", 2, 3, 8, 64, NULL, copies, NULL, true, 0};
+    setting = (struct setting){"both(n: 2, g: 2)", 2, 3, 8, 64, NULL, copies, NULL, true, 0, NULL};
     mutate_semaphores(&setting, false);
 }
 
@@ -121,7 +121,7 @@ static bool is_refused(struct lowered *l, const char *words)
 static void test_wave_refusals(void)
 {
     struct lowered l;
-    struct setting setting = {"waves(g: 3)", 1, 3, 9, 64, NULL, NULL, NULL, false, 0};
+    struct setting setting = {"waves(g: 3)", 1, 3, 9, 64, NULL, NULL, NULL, false, 0, NULL};
     lower_setting(&l, &setting);
     CU_ASSERT_TRUE_FATAL(accepted(&l));
     struct plan_exchange *e = ROW(&l.plan, plan_exchange, ROW(&l.plan, plan_variant, l.variant)->exchanges.first);

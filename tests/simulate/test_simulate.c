@@ -198,6 +198,36 @@ static double latency_filling(const char *fourth, const char *after)
     return latency;
 }
 
+/// Two hops, replies in blocks: direct ones inside the node, and sums across it; what is handed to a relay keeps its type.
+static void test_relayed_bytes(void)
+{
+    static const char *const wires[] = {"", ", wire: { node: blocks }", ", wire: blocks"};
+    for (int i = 0; i < 3; i++) {
+        char text[2048];
+        snprintf(text, sizeof text,
+                 "import std.ops;\nimport std.hw { host };\nimport std.schedules { serial };\n"
+                 "dim tokens <= 1024;\ndim hidden = 512;\ndim ffn = 64;\ndim experts = 4;\n"
+                 "format blocks = fp8_e4m3 { block: [1, 128], scale: f32 };\n"
+                 "cluster four { device = host; axis node[2]; axis rank[2]; link slow across node { bandwidth: 8GB/s, latency: 0us };\n"
+                 "    link wire across rank { bandwidth: 400GB/s, latency: 0us }; }\n"
+                 "placement one_each on four { place experts over node, rank; }\n"
+                 "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n"
+                 "    param w_router: f32[experts, hidden];\n    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n"
+                 "    param w_down: bf16[experts, hidden, ffn];\n    stage route: r = topk(x, w_router, k: 2);\n"
+                 "    stage dispatch: xd = dispatch(x, r, via: node, capacity: 8x);\n"
+                 "    stage expert: yd = swiglu(xd, w_gate_up, w_down);\n    stage combine: y = combine(yd, r%s);\n    yield y;\n}\n"
+                 "pipeline main { layer = moe; cluster = four; placement = one_each; target = cpu; use serial; }\n", wires[i]);
+        struct simulated o = simulate_source(text, true);
+        CU_ASSERT_EQUAL(o.code, EXIT_FINE);
+        // A token has one of the other node's two experts with 5/6, a rank's with 1/2. Rows: 1024, 512 and 16 of scales.
+        const double across = 1024 * 5.0 / 6, beside = 1024 / 2.0, sum = i ? 528 : 1024, direct = i == 2 ? 528 : 1024;
+        double net = across * (1040 + sum), inside = beside * (2 * 1040 + direct + 1024);
+        NEAR(figure(o.out, "bytes", "net_out"), net);
+        NEAR(figure(o.out, "bytes", "copy"), net + inside);
+        simulated_free(&o);
+    }
+}
+
 /// Work without a place of its own goes where the whole model says that its stream stalls: the last expert's rows wait
 /// until the first replies have left.
 static void test_fill_in_stalls(void)
@@ -466,6 +496,7 @@ void suite_simulate(void)
     CU_add_test(suite, "tiles of CUDA kernels", test_tiles);
     CU_add_test(suite, "loads", test_loads);
     CU_add_test(suite, "SMs of a stream's own", test_lent_sms);
+    CU_add_test(suite, "bytes through relays", test_relayed_bytes);
     CU_add_test(suite, "fill goes where its stream stalls", test_fill_in_stalls);
     CU_add_test(suite, "what m micro-batches hide", test_hidden_share);
     CU_add_test(suite, "budgets", test_budgets);
