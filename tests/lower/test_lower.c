@@ -284,7 +284,7 @@ static const char halves[] = "schedule halves for moe {\n"
 static void test_pieces_meet(void)
 {
     struct lowered l;
-    struct setting setting = {"halves", 1, 2, 8, 128, NULL, halves, NULL, true, 0};
+    struct setting setting = {"halves", 1, 2, 8, 128, NULL, halves, NULL, true, 0, NULL};
     lower_setting(&l, &setting);
     uint32_t values[2] = {NONE, NONE}, moved = 0;
     for (uint32_t i = 0; accepted(&l) && i < COUNT(&l.plan, plan_buffer); i++)
