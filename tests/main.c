@@ -10,6 +10,7 @@
     S(check)      \
     S(selections) \
     S(places)     \
+    S(habits)     \
     S(schedule)   \
     S(lower)      \
     S(waves_lowered) \

@@ -29,7 +29,10 @@ static void report_attribute(struct checker *checker, node_id id, const char *co
         names_add(checker, &candidates, names[i]);
     if (count)
         diag_note(checker->context, diag, "it takes %s", names_join(checker, &candidates));
-    suggest(checker, diag, "attribute", name, name_place(checker, id), &candidates);
+    if (!strcmp(name, "schedule"))
+        diag_help(checker->context, diag, "a schedule is taken by `use`");
+    else
+        suggest(checker, diag, "attribute", name, name_place(checker, id), &candidates);
 }
 
 bool check_attributes(struct checker *checker, node_id list, const char *const *names, uint32_t count,

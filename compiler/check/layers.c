@@ -98,6 +98,24 @@ bool read_type(struct layer_state *layer, node_id type, struct tensor *tensor)
     return fine;
 }
 
+/// The first size is a dim, but one that is fixed: where it is declared, and how it would vary.
+static void show_fixed_dim(struct layer_state *layer, struct diag *diag, const struct tensor *tensor)
+{
+    struct checker *checker = layer->checker;
+    struct path path;
+    if (!tensor->dim_count || !path_of(checker, tensor->dims[0].node, &path))
+        return;
+    struct symbol symbol = resolve(checker, layer->item.file, &path, NODE_DIM, true);
+    const struct ast_node *dim = symbol.kind == SYMBOL_ITEM ? node_of(checker, symbol.node) : NULL;
+    if (!dim || dim->kind != NODE_DIM || dim->flag)
+        return;
+    const char *text = checker->context->files[dim->span.file].text;
+    const char *sign = memchr(text + dim->name_span.end, '=', dim->span.end - dim->name_span.end);
+    diag_label_at(checker->context, diag, dim->span, "fixed here");
+    if (sign)
+        diag_fix(checker->context, diag, (struct span){dim->span.file, (uint32_t)(sign - text), (uint32_t)(sign - text) + 1}, "<=");
+}
+
 static bool check_row_type(struct layer_state *layer, node_id type, const struct tensor *tensor, const char *what)
 {
     struct checker *checker = layer->checker;
@@ -107,6 +125,8 @@ static bool check_row_type(struct layer_state *layer, node_id type, const struct
         diag_label(checker->context, diag, "found %s", dims_text(checker, tensor->dims, tensor->dim_count));
         diag_help(checker->context, diag,
                   "the first size is the dim that is declared with a bound, `dim tokens <= 4096;`");
+        if (tensor->dim_count == 2 && !tensor->dims[1].owner)
+            show_fixed_dim(layer, diag, tensor);
         return false;
     }
     const struct mod_format *format = ROW(checker->module, mod_format, tensor->format);

@@ -186,12 +186,41 @@ static bool report_missing_ops(struct checker *checker, uint32_t file, const str
     return true;
 }
 
+/// What the library has under that name, and the file does not import.
+static bool report_missing_import(struct checker *checker, uint32_t file, const struct path *path, uint16_t kind)
+{
+    static const struct {
+        uint16_t kind;
+        const char *file, *module;
+    } library[] = {{NODE_SCHEDULE, "std/schedules.moe", "std.schedules"},
+                   {NODE_DEVICE, "std/hw.moe", "std.hw"},
+                   {NODE_CLUSTER, "std/hw.moe", "std.hw"}};
+    const char *name = name_text(checker, path->name[0]), *what = item_word(kind);
+    const char *head = context_printf(checker->context, "\n%s %s", what, name);
+    for (size_t i = 0; i < sizeof library / sizeof *library && path->count == 1; i++) {
+        size_t size, length = strlen(head);
+        const char *text = library[i].kind == kind ? embedded_file(library[i].file, &size) : NULL;
+        const char *at = text ? memmem(text, size, head, length) : NULL;
+        if (!at || at + length == text + size || !strchr(" (", at[length]))
+            continue;
+        struct diag *diag = diag_error(checker->context, E0101, path->span[0], "unknown %s `%s`", what, name);
+        diag_label(checker->context, diag, "a %s of %s, which is not imported", what, library[i].module);
+        diag_help(checker->context, diag, "import it");
+        struct span begin = place_of(checker, first_item(checker, file));
+        begin.end = begin.begin;
+        diag_fix(checker->context, diag, begin,
+                 context_printf(checker->context, "import %s { %s }; ", library[i].module, name));
+        return true;
+    }
+    return false;
+}
+
 static void report_unresolved(struct checker *checker, uint32_t file, const struct path *path, uint32_t part,
                               uint16_t kind, uint32_t module)
 {
     struct names candidates = {0};
     const char *name = name_text(checker, path->name[part]);
-    if (!part && report_missing_ops(checker, file, path, kind))
+    if (!part && (report_missing_ops(checker, file, path, kind) || report_missing_import(checker, file, path, kind)))
         return;
     if (!part) {
         visible_names(checker, file, path->count > 1 ? NODE_NONE : kind, &candidates);

@@ -27,6 +27,8 @@ const char *source_text(const struct checker *checker, struct span span)
     return context_printf(checker->context, "%.*s", (int)(span.end - span.begin), file->text + span.begin);
 }
 
+enum { NAMES_LISTED = 16 }; // where no name is similar
+
 struct span place_of(const struct checker *checker, node_id node)
 {
     return node_of(checker, node)->span;
@@ -62,6 +64,8 @@ void report_unknown(struct checker *checker, const char *what, const char *name,
 {
     struct diag *diag = diag_error(checker->context, E0101, span, "unknown %s `%s`", what, name);
     diag_label(checker->context, diag, "not defined here");
+    if (!nearest_name(name, candidates->items, candidates->count) && candidates->count && candidates->count <= NAMES_LISTED)
+        diag_note(checker->context, diag, candidates->count == 1 ? "the only one is %s" : "it is one of %s", names_join(checker, candidates));
     suggest(checker, diag, what, name, span, candidates);
 }
 

@@ -66,6 +66,13 @@ node_id parser_operator(struct parser *parser, enum node_kind kind, struct span 
                         node_id right);
 struct node_list parser_append(struct parser *parser, struct node_list list, node_id node);
 void parser_report(struct parser *parser, struct expectation expectation);
+/// Is that token among what was expected?
+bool parser_expects(const struct expectation *expectation, int token);
+/// advice.c: help about a token that cannot stand where it does, where what was meant is clear. False: it is not.
+bool parser_advise(struct parser *parser, struct diag *diag, const struct expectation *expectation, uint32_t token);
+/// Does a statement or item of another block than the one that ends there begin with this token? Then it is not the block's
+/// end that is missing.
+bool parser_is_statement(const struct parser *parser, const struct expectation *expectation, uint32_t token);
 void parser_report_too_deep(struct parser *parser, struct span span);
 
 #endif

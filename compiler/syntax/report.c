@@ -9,7 +9,7 @@
 
 enum { EXPECTED_SHOWN = 4, ERRORS_REPORTED = 200 };
 
-static bool expects(const struct expectation *expectation, int token)
+bool parser_expects(const struct expectation *expectation, int token)
 {
     for (int i = 0; i < expectation->count; i++)
         if (expectation->tokens[i] == token)
@@ -90,13 +90,13 @@ static bool in_table(const int *table, int token)
 /// "`=` or `<=`"; NULL when too many things could stand here to be worth a list.
 static const char *expected_list(struct parser *parser, const struct expectation *expectation)
 {
-    bool value = expects(expectation, TOKEN_INT) && expects(expectation, TOKEN_STRING);
-    bool name = expects(expectation, TOKEN_IDENT), soft = expects(expectation, TOKEN_WEIGHTS);
-    bool operators = expects(expectation, TOKEN_PLUS) && expects(expectation, TOKEN_TIMES);
+    bool value = parser_expects(expectation, TOKEN_INT) && parser_expects(expectation, TOKEN_STRING);
+    bool name = parser_expects(expectation, TOKEN_IDENT), soft = parser_expects(expectation, TOKEN_WEIGHTS);
+    bool operators = parser_expects(expectation, TOKEN_PLUS) && parser_expects(expectation, TOKEN_TIMES);
     const char *words[EXPECTED_SHOWN + 1];
     int count = 0;
     if (value)
-        words[count++] = expects(expectation, TOKEN_OPEN_BRACE) ? "a value" : "an expression";
+        words[count++] = parser_expects(expectation, TOKEN_OPEN_BRACE) ? "a value" : "an expression";
     else if (name)
         words[count++] = "a name";
     for (int i = 0; i < expectation->count; i++) {
@@ -144,7 +144,7 @@ static bool report_missing_bracket(struct parser *parser, const struct expectati
     static const int openings[] = {TOKEN_OPEN_PAREN, TOKEN_OPEN_BRACKET, TOKEN_OPEN_BRACE};
     static const char *const names[] = {")", "]", "}"};
     for (size_t i = 0; i < sizeof openings / sizeof *openings; i++) {
-        if (!expects(expectation, closing(openings[i])))
+        if (!parser_expects(expectation, closing(openings[i])))
             continue;
         uint32_t opening = open_bracket(&parser->tokens, token, openings[i]);
         if (opening == NONE)
@@ -167,17 +167,7 @@ static void report_unexpected(struct parser *parser, const struct expectation *e
     const char *list = expected_list(parser, expectation);
     if (list)
         diag_label(parser->context, diag, "expected %s", list);
-    bool compares = token->kind == TOKEN_ASSIGN && expects(expectation, TOKEN_EQUAL);
-    bool overlaps = token->kind == TOKEN_OVERLAP && expects(expectation, TOKEN_OR);
-    bool assigns = token->kind == TOKEN_COLON && expects(expectation, TOKEN_ASSIGN);
-    if (assigns) {
-        diag_help(parser->context, diag, "attributes are set with `=`; `:` is for the fields of a record");
-        diag_fix(parser->context, diag, span, " =");
-    }
-    if (!compares && !overlaps)
-        return;
-    diag_help(parser->context, diag, compares ? "`==` compares" : "`or` joins conditions; `||` is for schedules");
-    diag_fix(parser->context, diag, span, compares ? "==" : "or");
+    parser_advise(parser, diag, expectation, (uint32_t)(token - parser->tokens.at));
 }
 
 /// How many braces are open before a token.
@@ -196,7 +186,7 @@ static bool is_consequence(const struct parser *parser, const struct expectation
     if (!parser->errors)
         return false;
     int64_t depth = brace_depth(&parser->tokens, token);
-    bool at_top = expects(expectation, TOKEN_IMPORT);
+    bool at_top = parser_expects(expectation, TOKEN_IMPORT);
     return at_top ? depth > 0 : depth <= 0 && parser->tokens.at[token].kind == TOKEN_END;
 }
 
@@ -212,12 +202,13 @@ void parser_report(struct parser *parser, struct expectation expectation)
     parser->errors++;
     bool ends = token->kind == TOKEN_END || is_closing(token->kind);
     bool new_line = before && starts_line(parser, before->span.end, token->span.begin);
-    if (before && expects(&expectation, TOKEN_SEMICOLON) && (ends || new_line)) {
+    if (before && parser_expects(&expectation, TOKEN_SEMICOLON) && (ends || new_line)) {
         report_missing_semicolon(parser, before);
         return;
     }
     bool cut_off = ends || new_line || token->kind == TOKEN_SEMICOLON || token->kind == TOKEN_OPEN_BRACE;
-    if (before && cut_off && report_missing_bracket(parser, &expectation, number, before))
+    if (before && cut_off && !parser_is_statement(parser, &expectation, number) &&
+        report_missing_bracket(parser, &expectation, number, before))
         return;
     report_unexpected(parser, &expectation, token);
 }

@@ -308,7 +308,15 @@ void scan_stray(struct scanner *scanner)
         return;
     }
     struct diag *diag = diag_error(context, E0004, token_span(scanner), "unexpected character `%.*s`", (int)size, text);
-    const char *known = *text == '&' ? "`and`" : *text == '!' ? "`not`" : *text == '%' ? "`mod`" : NULL;
-    if (known)
-        diag_help(context, diag, "this is written %s here", known);
+    static const struct {
+        char character;
+        const char *help;
+    } known[] = {{'&', "conditions are joined by `and`; instances that are meant to overlap by `||`"},
+                 {'|', "instances that are meant to overlap are joined by `||`"},
+                 {'!', "this is written `not` here"},
+                 {'%', "this is written `mod` here"},
+                 {'#', "comments begin with `//`"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].character == *text)
+            diag_help(context, diag, "%s", known[i].help);
 }
