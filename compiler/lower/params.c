@@ -298,18 +298,30 @@ static bool choose_layout(const struct begin *b, struct plan_param *param)
     return (b->pipeline->target == target_cuda && cuda_choose_layout(param)) || cpu_choose_layout(b->cpu_level, param);
 }
 
+/// Is a parameter, packed for one stage, as another stage's kernels read it?
+static bool read_alike(const struct plan_param *a, const struct plan_param *b)
+{
+    return a->per_expert == b->per_expert && a->shared == b->shared && a->vector == b->vector && a->dtype == b->dtype &&
+           a->rows == b->rows && a->cols == b->cols && a->halves == b->halves && a->layout == b->layout &&
+           a->panel == b->panel && a->group == b->group && a->split == b->split && a->operand == b->operand;
+}
+
+static bool refuse_second_way(struct begin *b, const struct mod_stage *stage, const struct mod_param *param)
+{
+    const char *name = ir_text(b->module, param->name);
+    struct diag *diag = refuse_stage(b, E0901, stage,
+                                     context_printf(b->context, "`%s` in another role than before is not built yet", name));
+    diag_label(b->context, diag, "an earlier stage has it stored for its own kernel");
+    diag_help(b->context, diag, "declare a parameter of this stage's own; a map may take both from one tensor");
+    return false;
+}
+
 /// `role`: the operator's name for the argument, which decides how its kernels read it.
 static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t param, const char *role,
                       const struct mod_value *x)
 {
     bool routed = x && x->kind == value_kind_routed;
     uint32_t known = plan_param_of(b->plan, b->module, param);
-    if (known != NONE && ROW(b->plan, plan_param, known)->vector != is_vector(role)) {
-        refuse_stage(b, E0901, stage, "one parameter as a matrix and as a vector is not built yet");
-        return false;
-    }
-    if (known != NONE)
-        return true;
     const struct mod_param *from = ROW(b->module, mod_param, param);
     const struct mod_format *format = ROW(b->module, mod_format, from->format);
     bool bias = is_expert_bias(role);
@@ -333,6 +345,8 @@ static bool add_param(struct begin *b, const struct mod_stage *stage, uint32_t p
                    "`%s` weights of `%s` are not built yet", dtype_words[format->base], ir_text(b->module, from->name));
         return false;
     }
+    if (known != NONE)
+        return read_alike(ROW(b->plan, plan_param, known), &row) || refuse_second_way(b, stage, from);
     if (!add_sources(b, stage, param, &row))
         return false;
     copy_text(b, &row.name, from->name);

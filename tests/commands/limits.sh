@@ -48,6 +48,17 @@ expect 1 "E0901" "$m" run "$folder/route.moe" --tokens 4,3,2,1 -q
 small=$PWD/tests/fuzz/small.moe
 sed 's/^schedule chunks for plain/schedule chunks for hops/; /^pipeline relayed {/,/^}/s/use .*/use chunks;/' "$small" >"$folder/cut.moe"
 expect 1 "cut.moe:[0-9]*:[0-9]*: error.E0901.*chunks through relays" "$m" check "$folder/cut.moe" --pipeline relayed
+# A parameter is stored for the kernels of one stage: others that would read it otherwise are refused, not misread.
+dense() { # dense FILE STAGES: over experts whose two projections may be one matrix
+    layer "$1" "param up: bf16[1, 2 * hidden, hidden]; param down: bf16[1, hidden, 2 * hidden]; param half: bf16[1, hidden, hidden];
+        $2 stage c: y = add(p, q); yield y;" "stream c uses sm; bind a, b, c to c; a; b; c;"
+}
+dense twice.moe "stage a: p = mlp(x, up, down); stage b: q = mlp(x, up, down);"
+expect 0 "" "$m" run "$folder/twice.moe" --tokens 4 -q
+dense halves.moe "stage a: p = mlp(x, up, down); stage b: q = swiglu(x, up, half);"
+expect 1 "halves.moe:4:40: error.E0901.*.up. in another role" "$m" run "$folder/halves.moe" --tokens 4 -q
+sed '/yield y/s/yield y/stage shared: z = swiglu(x, w_gate_up, w_down); stage sum: s = add(y, z); yield s/' "$hello" >"$folder/routed.moe"
+expect 1 "E0901.*.w_gate_up. in another role" "$m" run "$folder/routed.moe" --tokens 4 -q
 many=$(printf 'x, %.0s' $(seq 28))
 layer guests.moe "extern stage e: y = f(${many}cost: 1us); yield y;" "stream c uses sm; bind e to c; e;"
 expect 1 "E0901.*extern stages of more than" "$m" check "$folder/guests.moe"
