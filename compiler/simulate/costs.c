@@ -134,11 +134,19 @@ static double wire_bytes(const struct model *m, const struct mod_stage *stage, u
     return first ? (double)dtype_bytes(ROW(m->module, mod_value, first->value)->dtype) : 0;
 }
 
-/// Of a record whose elements have so many bytes.
-static double record_bytes(const struct mod_value *rows, const struct routing *r, double element)
+/// Of a record: ids and weights of its row, and which one it is where a relay passes it on.
+static double meta_bytes(const struct model *m, const struct routing *r)
 {
-    double data = (double)rows->width * element, meta = r->combine ? 0 : r->choices * (double)sizeof(struct moe_row_meta);
-    return (double)moe_record_bytes((int64_t)(data + 0.999999), (int64_t)meta);
+    bool relayed = r->via != NONE && m->inner[r->via] > 1 && m->inner[r->via] < m->ranks;
+    double each = (double)sizeof(struct moe_row_meta), mark = relayed ? (double)sizeof(struct moe_row_mark) : 0;
+    return r->combine ? 0 : r->choices * each + mark;
+}
+
+/// Of a record whose elements have so many bytes.
+static double record_bytes(const struct model *m, const struct mod_value *rows, const struct routing *r, double element)
+{
+    double data = (double)rows->width * element;
+    return (double)moe_record_bytes((int64_t)(data + 0.999999), (int64_t)meta_bytes(m, r));
 }
 
 static bool read_routing(const struct model *m, const struct mod_stage *stage, struct routing *routing)
@@ -147,9 +155,11 @@ static bool read_routing(const struct model *m, const struct mod_stage *stage, s
         return false;
     const struct mod_arg *first = value_arg(m, stage, 0);
     const struct mod_value *rows = first ? ROW(m->module, mod_value, first->value) : NULL;
-    for (uint32_t a = 0; a < m->axes && rows; a++)
-        routing->handed[a] = record_bytes(rows, routing, (double)dtype_bytes(rows->dtype)) /
-                             record_bytes(rows, routing, wire_bytes(m, stage, a));
+    for (uint32_t a = 0; a < m->axes && rows; a++) {
+        double record = record_bytes(m, rows, routing, wire_bytes(m, stage, a));
+        routing->handed[a] = record_bytes(m, rows, routing, (double)dtype_bytes(rows->dtype)) / record;
+        routing->entry[a] = ceil(meta_bytes(m, routing) / 16) * 16 / record;
+    }
     return true;
 }
 
@@ -165,7 +175,7 @@ double row_bytes(const struct model *m, uint32_t task, uint32_t axis)
     struct routing routing;
     if (!first || !read_routing(m, stage, &routing))
         return 0;
-    return record_bytes(ROW(m->module, mod_value, first->value), &routing, wire_bytes(m, stage, axis));
+    return record_bytes(m, ROW(m->module, mod_value, first->value), &routing, wire_bytes(m, stage, axis));
 }
 
 // ---- formulas ---------------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ struct routing {
     uint32_t via;               // axis of two hops; NONE: direct
     bool combine;
     double handed[AXES_MAX];    // bytes of a reply on its way to a relay over those of one that needs none
+    double entry[AXES_MAX];     // of a record that a relay gets, the share that each rank of its node has for itself
 };
 
 /// What the messages of one task carry between two kinds of ranks over one axis, per token: from one rank of the first,

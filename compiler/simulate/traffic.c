@@ -101,8 +101,14 @@ static double rows_between(const struct hits *h, uint32_t from, uint32_t to, uin
     if (r->via == NONE)
         return relay ? 0 : rank_hit(h, source, experts_at);
     bool crosses = axis <= r->via, same_place = from % h->inner == to % h->inner;
-    if (crosses) // once per group of ranks; first in a dispatch, last in a combine
-        return same_place && relay == r->combine ? group_hit(h, source, experts_at / h->inner) : 0;
+    if (crosses && (!same_place || relay != r->combine))
+        return 0;
+    if (crosses) { // once per group of ranks; first in a dispatch, last in a combine
+        double entries = 0;
+        for (uint32_t d = experts_at / h->inner * h->inner; d < (experts_at / h->inner + 1) * h->inner; d++)
+            entries += rank_hit(h, source, d);
+        return group_hit(h, source, experts_at / h->inner) * (1 - r->entry[axis]) + entries * r->entry[axis];
+    }
     if (relay == r->combine)
         return r->combine ? 0 : rank_hit(h, source, experts_at); // neighbours need no second hop
     double others = others_hit(h, source, experts_at);

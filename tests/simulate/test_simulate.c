@@ -219,9 +219,10 @@ static void test_relayed_bytes(void)
                  "pipeline main { layer = moe; cluster = four; placement = one_each; target = cpu; use serial; }\n", wires[i]);
         struct simulated o = simulate_source(text, true);
         CU_ASSERT_EQUAL(o.code, EXIT_FINE);
-        // A token has one of the other node's two experts with 5/6, a rank's with 1/2. Rows: 1024, 512 and 16 of scales.
+        // A token has one of the other node's two experts with 5/6, a rank's with 1/2. Rows: 1024, 512 and 16 of scales; 32 of
+        // ids, weights and a mark, for every rank of the node.
         const double across = 1024 * 5.0 / 6, beside = 1024 / 2.0, sum = i ? 528 : 1024, direct = i == 2 ? 528 : 1024;
-        double net = across * (1040 + sum), inside = beside * (2 * 1040 + direct + 1024);
+        double net = across * (1024 + sum) + 2 * beside * 32, inside = beside * (2 * 1056 + direct + 1024);
         NEAR(figure(o.out, "bytes", "net_out"), net);
         NEAR(figure(o.out, "bytes", "copy"), net + inside);
         simulated_free(&o);
