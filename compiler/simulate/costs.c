@@ -371,7 +371,8 @@ static double tile_flops(const struct formula *f, enum phase phase, double flops
     if (!matrix || !chip || sms <= 0)
         return 0;
     bool codes = dtype_quantised(ROW(m->module, mod_format, matrix->format)->base);
-    struct cuda_tile tile = cuda_tile_of(chip, phase == phase_up && stage_arg(m->module, f->stage, "w_gate_up"), codes);
+    uint32_t operand = ROW(m->module, mod_value, value_arg(m, f->stage, 0)->value)->dtype;
+    struct cuda_tile tile = cuda_tile_of(chip, phase == phase_up && stage_arg(m->module, f->stage, "w_gate_up"), operand, codes);
     double high = ceil(rows / experts / (double)tile.rows), wide = ceil((double)matrix->dims[1] / (double)tile.features);
     double turns = ceil(experts * high * wide / sms);
     return turns * sms * 2 * (double)tile.rows * (double)tile.features * (double)matrix->dims[2] - flops;

@@ -1,21 +1,13 @@
-// The matrix product with quantised weights: E4M3 or MXFP4 codes in memory, with a scale for each row and CODE_BLOCK columns,
-// expanded to the type of A on their way to the tensor cores. Without codes it is the product of tiles.h.
-//
-//   global memory                         shared memory, STAGES slots                       one tile
-//   A [rows][k]         -- cp.async -->  [BLOCK_M][64]  --------------- ldmatrix ---------------.
-//   codes [rows][k]     -- cp.async -->  [BLOCK_N][64] -- expand --> [BLOCK_N][64] - ldmatrix --+--> mma.sync, part f32
-//   scales [k / block][rows] cp.async -> [PARTS][BLOCK_N] ---------------------------------.    |
-//                                                                                          v    v
-//                                                               after each block of k: sums += scale * part
-//
-// Every code is exact in bf16 and f16, so what is multiplied are the checkpoint's own numbers; a block's scale is applied in
-// f32 to its sum, as on the CPU. A slot of 64 k has PARTS blocks or lies within one.
+// Quantised weights on their way to the products: E4M3 or MXFP4 codes in memory, with a scale for each row and CODE_BLOCK
+// columns, are expanded to the type of A in shared memory. Every code is exact in it, so what is multiplied are the
+// checkpoint's own numbers; a block's scale is applied in f32 to its sum, as on the CPU. A slot of k has PARTS blocks or lies
+// within one. A team's threads do this together (tiles_codes.h, tiles_codes_hopper.h).
 //
 // Constants from the compiler: CODES (type of the codes, or none), CODE_BLOCK, CODE_SCALES (scales of a block of columns).
 #ifndef MOE_CODES_H
 #define MOE_CODES_H
 
-#include "tiles.h"
+#include "slices.h"
 
 constexpr int CODE_BITS = CODES == dtype_mxfp4 ? 4 : 8, SCALE_BYTES = CODES == dtype_mxfp4 ? 1 : 4;
 constexpr int CODE_SLICE = SLICE * CODE_BITS / 8; // bytes of a row's codes in a slot
@@ -32,7 +24,7 @@ static_assert(PART % 16 == 0, "a block's columns are whole steps of k");
 /// Bytes between rows of weights with `k` columns.
 constexpr int64_t weight_stride(int64_t k)
 {
-    return CODES == dtype_none ? k * 2 : (k * CODE_BITS / 8 + 15) / 16 * 16;
+    return CODES == dtype_none ? k * ELEMENT : (k * CODE_BITS / 8 + 15) / 16 * 16;
 }
 
 /// Where the scales of a tile's rows lie, a half each as in Rows.
@@ -51,9 +43,11 @@ GPU_INLINE Scales scales_of(const char *weights, int64_t rows, int64_t k, int64_
 template <int BLOCK_N> GPU_INLINE void copy_codes(char *to, const Rows &rows, int64_t k, int64_t k_end)
 {
     constexpr int EACH = CODE_SLICE / 16; // chunks of a row
-    GPU_UNROLL for (int i = 0; i < BLOCK_N * EACH; i += THREADS)
+    GPU_UNROLL for (int i = 0; i < BLOCK_N * EACH; i += TEAM)
     {
-        const int row = (i + gpu::thread()) / EACH, chunk = (i + gpu::thread()) % EACH, place = row % rows.half;
+        const int row = (i + team_thread()) / EACH, chunk = (i + team_thread()) % EACH, place = row % rows.half;
+        if (BLOCK_N * EACH < TEAM && row >= BLOCK_N)
+            return;
         const char *from = row < rows.half ? rows.halves[0].at : rows.halves[1].at;
         const bool there = k + chunk * (128 / CODE_BITS) < k_end &&
                            place < (row < rows.half ? rows.halves[0].count : rows.halves[1].count);
@@ -67,16 +61,16 @@ template <int BLOCK_N>
 GPU_INLINE void copy_scales(char *to, const Scales &scales, const Rows &rows, int64_t k, int64_t k_end)
 {
     constexpr int EACH = BLOCK_N * SCALE_BYTES / 16, AT_ONCE = 16 / SCALE_BYTES; // chunks of a part, scales of a chunk
-    static_assert(PARTS * EACH <= THREADS, "a chunk a thread at most");
-    if (gpu::thread() >= PARTS * EACH)
+    static_assert(PARTS * EACH <= TEAM, "a chunk a thread at most");
+    if (team_thread() >= PARTS * EACH)
         return;
-    const int part = gpu::thread() / EACH, row = gpu::thread() % EACH * AT_ONCE, place = row % rows.half;
+    const int part = team_thread() / EACH, row = team_thread() % EACH * AT_ONCE, place = row % rows.half;
     const bool second = row >= rows.half;
     const int64_t column = k + part * PART;
     const bool there = column < k_end && place < (second ? rows.halves[1].count : rows.halves[0].count);
     const int64_t offset = (column / CODE_BLOCK * CODE_SCALES + place) * SCALE_BYTES;
     const char *at = there ? (second ? scales.halves[1] : scales.halves[0]) + offset : scales.halves[0];
-    gpu::copy_async(to + gpu::thread() * 16, at, there ? 16 : 0);
+    gpu::copy_async(to + team_thread() * 16, at, there ? 16 : 0);
 }
 
 /// The number that the i-th of a word's codes stands for, without its scale.
@@ -89,13 +83,24 @@ GPU_INLINE float code_value(uint32_t word, int i)
     return gpu::number(gpu::bits((float)(int)twice * 0.5f) | (code & 8) << 28);
 }
 
+/// 16 bytes of numbers.
+GPU_INLINE gpu::Words chunk_of(const float *values)
+{
+    if constexpr (DTYPE == dtype_f32)
+        return {gpu::bits(values[0]), gpu::bits(values[1]), gpu::bits(values[2]), gpu::bits(values[3])};
+    else
+        return {pair_of<DTYPE>(values[0], values[1]), pair_of<DTYPE>(values[2], values[3]), pair_of<DTYPE>(values[4], values[5]),
+                pair_of<DTYPE>(values[6], values[7])};
+}
+
 /// Eight codes a thread at a time, to a tile like those that copies make.
 template <int BLOCK_N> GPU_INLINE void expand(char *to, const char *codes)
 {
-    GPU_ROLLED for (int i = 0; i < BLOCK_N * CHUNKS; i += THREADS) // unrolled it would need more registers than there are
+    constexpr int EACH = SLICE / VECTOR, WIDE = VECTOR / CHUNK_K; // vectors of a row; chunks that one becomes
+    GPU_ROLLED for (int i = 0; i < BLOCK_N * EACH; i += TEAM) // unrolled it would need more registers than there are
     {
-        const int row = (i + gpu::thread()) / CHUNKS, chunk = (i + gpu::thread()) % CHUNKS;
-        const uint32_t *words = (const uint32_t *)(codes + row * CODE_SLICE + chunk * CODE_BITS);
+        const int row = (i + team_thread()) / EACH, place = (i + team_thread()) % EACH;
+        const uint32_t *words = (const uint32_t *)(codes + row * CODE_SLICE + place * CODE_BITS);
         const uint32_t first = words[0], second = CODE_BITS == 8 ? words[1] : first >> 16;
         float values[VECTOR];
         GPU_UNROLL for (int j = 0; j < VECTOR / 2; j++)
@@ -103,7 +108,8 @@ template <int BLOCK_N> GPU_INLINE void expand(char *to, const char *codes)
             values[j] = code_value(first, j);
             values[j + VECTOR / 2] = code_value(second, j);
         }
-        store_vector<DTYPE>(to + chunk_at(row, chunk), values);
+        GPU_UNROLL for (int chunk = 0; chunk < WIDE; chunk++)
+            *(gpu::Words *)(to + chunk_at(row, place * WIDE + chunk)) = chunk_of(values + chunk * CHUNK_K);
     }
 }
 
@@ -116,11 +122,11 @@ GPU_INLINE float scale_at(const char *scales, int row)
     return gpu::number(exponent == 0 ? 0x00400000u : exponent == 255 ? 0x7fc00000u : exponent << 23);
 }
 
-/// sums += scale * part, and part begins anew.
-template <int MS, int NS>
+/// sums += scale * part, of the first USED blocks of columns; then part may begin anew.
+template <int USED, bool CLEAR, int MS, int NS>
 GPU_INLINE void add_scaled(Sums<MS, NS> &sums, Sums<MS, NS> &part, const char *scales, int column, int apart)
 {
-    GPU_UNROLL for (int n = 0; n < NS; n++)
+    GPU_UNROLL for (int n = 0; n < USED; n++)
         GPU_UNROLL for (int i = 0; i < 2; i++)
         {
             const int row = column + 8 * n + (n < NS / 2 ? 0 : apart - 4 * NS) + gpu::lane() % 4 * 2 + i;
@@ -130,65 +136,10 @@ GPU_INLINE void add_scaled(Sums<MS, NS> &sums, Sums<MS, NS> &part, const char *s
                 {
                     float &sum = sums.at[m][n][2 * half + i], &more = part.at[m][n][2 * half + i];
                     sum = gpu::fma(scale, more, sum);
-                    more = 0;
+                    if (CLEAR)
+                        more = 0;
                 }
         }
-}
-
-/// tiles.h's multiply, with a tile of codes and scales in the place of B.
-template <int BLOCK_M, int BLOCK_N, int STAGES, int MS, int NS>
-GPU_INLINE void multiply_codes(Sums<MS, NS> &sums, const Rows &a, const Rows &b, const Scales &scales, int64_t k_end,
-                               int row, int column, int apart)
-{
-    constexpr int CODES_AT = BLOCK_M * ROW_BYTES, SCALES_AT = CODES_AT + BLOCK_N * CODE_SLICE;
-    constexpr int SLOT_BYTES = SCALES_AT + PARTS * BLOCK_N * SCALE_BYTES;
-    static_assert(STAGES * SLOT_BYTES + BLOCK_N * ROW_BYTES <= SHARED_BYTES, "the compiler counts the same memory");
-    char *wide = gpu::shared() + STAGES * SLOT_BYTES;
-    const int steps = (int)((k_end + SLICE - 1) / SLICE);
-    Sums<MS, NS> part;
-    clear_sums(sums);
-    clear_sums(part);
-    const auto copy = [&](int step) {
-        char *slot = gpu::shared() + step % STAGES * SLOT_BYTES;
-        const int64_t k = (int64_t)step * SLICE;
-        copy_rows_of<BLOCK_M>(slot, a, k, k_end);
-        copy_codes<BLOCK_N>(slot + CODES_AT, b, k, k_end);
-        copy_scales<BLOCK_N>(slot + SCALES_AT, scales, b, k, k_end);
-    };
-    gpu::sync_block();
-    GPU_UNROLL for (int s = 0; s < STAGES - 1; s++)
-    {
-        if (s < steps)
-            copy(s);
-        gpu::copy_async_commit();
-    }
-    GPU_ROLLED for (int step = 0; step < steps; step++)
-    {
-        gpu::copy_async_wait<STAGES - 2>();
-        gpu::sync_block(); // the slot has arrived for all; the one before, and the wide tile, have been read
-        if (step + STAGES - 1 < steps)
-            copy(step + STAGES - 1);
-        gpu::copy_async_commit();
-        const char *slot = gpu::shared() + step % STAGES * SLOT_BYTES;
-        expand<BLOCK_N>(wide, slot + CODES_AT);
-        gpu::sync_block(); // the wide tile is whole
-        GPU_UNROLL for (int p = 0; p < PARTS; p++)
-        {
-            multiply_slot<MS, NS, PART>(part, slot, wide, row, column, apart, p * PART);
-            add_scaled(sums, part, slot + SCALES_AT + p * BLOCK_N * SCALE_BYTES, column, apart);
-        }
-    }
-}
-
-/// The product with weights as they are stored.
-template <int BLOCK_M, int BLOCK_N, int STAGES, int MS, int NS>
-GPU_INLINE void multiply_weights(Sums<MS, NS> &sums, const Rows &a, const Rows &b, const Scales &scales, int64_t k_end,
-                                 int row, int column, int apart)
-{
-    if constexpr (CODES == dtype_none)
-        multiply<BLOCK_M, BLOCK_N, STAGES>(sums, a, b, k_end, row, column, apart);
-    else
-        multiply_codes<BLOCK_M, BLOCK_N, STAGES>(sums, a, b, scales, k_end, row, column, apart);
 }
 
 #endif

@@ -24,7 +24,7 @@
 //   Matrix matrix_at(p)                   rows of 128 bytes as copy_box lays them, from p (1024-byte aligned) on
 //   Matrix matrix_k(m, bytes)             the same rows from another byte (a multiple of 32) on
 //   void multiply_begin()                 before the first product, and before any into sums that this thread has touched
-//   void multiply_group<HALF, N>(d, a, b, d = A B^T, d += A B^T when `add`: A 64 rows, B N rows, 32 or 128, k 16 of bf16, or
+//   void multiply_group<HALF, N>(d, a, b, d = A B^T, d += A B^T when `add`: A 64 rows, B N rows, 32, 64 or 128, k 16 of bf16, or
 //        add)                             f16. Warp w of the four has rows 16 w .. 16 w + 15; d[n][i], n < N / 8, as `multiply` has
 //                                         them, columns from 8 n
 //   void multiply_commit()                products since the last commit are a group

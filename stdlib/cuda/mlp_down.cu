@@ -18,17 +18,15 @@
 // STAGES, SHARED_BYTES. On sm_90a the product is tiles_hopper.h's, each of its teams has half of the columns to itself, and
 // threads that copy go through the items with them.
 #if GPU_MAPS
-#include "tiles_hopper.h"
+#include "tiles_codes_hopper.h"
 #else
-#include "codes.h"
+#include "tiles_codes.h"
 #endif
 
-static_assert(DTYPE == dtype_bf16 || DTYPE == dtype_f16, "what tensor cores multiply");
-
 constexpr bool HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
+constexpr int64_t ROW_STRIDE = weight_stride(FFN);
 constexpr int TEAM_COLUMNS = COLUMNS / TEAMS, VECTORS = TEAM_COLUMNS / VECTOR; // of a row of the item, a team's
 #if GPU_MAPS
-using TileSums = Sums;
 /// Columns of an item: fewer when all rows fit into half a tile.
 GPU_INLINE int64_t item_columns(int64_t rows)
 {
@@ -40,7 +38,6 @@ GPU_INLINE int64_t item_columns(int64_t)
     return COLUMNS;
 }
 constexpr int MS = BLOCK_M / 2 / 16, NS = COLUMNS / 2 / 8; // a warp's part
-constexpr int64_t ROW_STRIDE = weight_stride(FFN);
 using TileSums = Sums<MS, NS>;
 #endif
 
@@ -121,32 +118,41 @@ GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &i
         }
 }
 
-#if GPU_MAPS
-/// The product of `rows` pairs, and where its columns begin for this thread.
-template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Item &item, int64_t expert, int64_t first,
-                       int64_t rows)
+/// `columns` rows of the weights, from `column` on.
+GPU_INLINE Rows weight_rows(const char *weights, int64_t column, int columns)
 {
-    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
-    multiply(pipe, sums, {&args.maps[0], first, rows},
-             {&args.maps[1], item.column, pairs->first_expert + expert, false, item.team_columns == NARROW}, FFN);
-    return (int)(team() * item.team_columns);
+    const int64_t left = WIDTH - column;
+    const char *at = weights + column * ROW_STRIDE;
+    return {{{at, left < columns ? (int)left : columns}, {at, 0}}, ROW_STRIDE, columns};
 }
-#else
-template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &, TileSums &sums, const Item &item, int64_t expert, int64_t first,
-                       int64_t rows)
+
+/// The product of `rows` pairs, and where its columns begin for this thread.
+template <class Pipe>
+GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Item &item, int64_t expert, int64_t first, int64_t rows)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
     const char *weights = (const char *)args.k.p[DOWN_W] + (pairs->first_expert + expert) * WEIGHT_BYTES;
-    const char *b_rows = weights + item.column * ROW_STRIDE, *a_rows = (const char *)args.k.p[DOWN_HIDDEN] + first * HIDDEN_STRIDE;
-    const int64_t left = WIDTH - item.column;
+#if GPU_MAPS
+    const int column = (int)(team() * item.team_columns);
+    const Left a = {&args.maps[0], first, rows};
+    const int64_t at = item.column + column;
+    if constexpr (CODES == dtype_none)
+        multiply(pipe, sums, a, {&args.maps[1], item.column, pairs->first_expert + expert, false, item.team_columns == NARROW}, FFN);
+    else
+        multiply_weights(pipe, sums, a,
+                         {weight_rows(weights, at, (int)item.team_columns), scales_of(weights, WIDTH, FFN, at, at),
+                          item.team_columns == NARROW},
+                         FFN);
+#else
+    const char *a_rows = (const char *)args.k.p[DOWN_HIDDEN] + first * HIDDEN_STRIDE;
     const Rows a = {{{a_rows, (int)rows}, {a_rows, 0}}, HIDDEN_STRIDE, BLOCK_M};
-    const Rows b = {{{b_rows, left < COLUMNS ? (int)left : COLUMNS}, {b_rows, 0}}, ROW_STRIDE, COLUMNS};
-    const Scales scales = scales_of(weights, WIDTH, FFN, item.column, item.column);
     const int column = gpu::warp() % 2 * (COLUMNS / 2);
-    multiply_weights<BLOCK_M, COLUMNS, STAGES>(sums, a, b, scales, FFN, first_row(), column, 4 * NS);
+    multiply_weights<BLOCK_M, COLUMNS, STAGES>(sums, a, weight_rows(weights, item.column, COLUMNS),
+                                               scales_of(weights, WIDTH, FFN, item.column, item.column), FFN, first_row(), column,
+                                               4 * NS);
+#endif
     return column;
 }
-#endif
 
 /// Everything that one expert adds to the item.
 template <class Pipe> GPU_INLINE void add_expert(const Launch &args, Pipe &pipe, const Item &item, int64_t expert)

@@ -24,21 +24,18 @@
 // of work), TILE_PANELS, STAGES, SHARED_BYTES. On sm_90a the product is tiles_hopper.h's: the tile is as wide as both its teams,
 // each with a B tile as above, and threads that copy go through the tiles with them.
 #if GPU_MAPS
-#include "tiles_hopper.h"
+#include "tiles_codes_hopper.h"
 #else
-#include "codes.h"
+#include "tiles_codes.h"
 #endif
-
-static_assert(DTYPE == dtype_bf16 || DTYPE == dtype_f16, "what tensor cores multiply");
 
 constexpr bool PLAIN = (FORM & MLP_PLAIN) != 0, HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
 constexpr int64_t PANELS = (FFN + PANEL - 1) / PANEL;
 constexpr int TEAM_FEATURES = PLAIN ? 2 * FEATURES : FEATURES;
-#if GPU_MAPS
-using TileSums = Sums;
-#else
-constexpr int BLOCK_N = 2 * FEATURES, MS = BLOCK_M / 2 / 16, NS = BLOCK_N / 2 / 8; // a warp's part
 constexpr int64_t ROW_STRIDE = weight_stride(HIDDEN);
+constexpr int PAIR_WORDS = DTYPE == dtype_f32 ? 2 : 1; // of two neighbouring features
+#if !GPU_MAPS
+constexpr int BLOCK_N = 2 * FEATURES, MS = BLOCK_M / 2 / 16, NS = BLOCK_N / 2 / 8; // a warp's part
 using TileSums = Sums<MS, NS>;
 #endif
 
@@ -81,11 +78,10 @@ GPU_INLINE float biased(float product, float weight, const float *bias, int64_t 
     return HAS_BIAS && feature < FFN ? value + bias[feature] : value;
 }
 
-/// The activation of two neighbouring features; without a gate of those FEATURES further, too.
+/// The activation of two neighbouring features, in x; without a gate of those FEATURES further, too, in y.
 GPU_INLINE void activate(const float (&first)[4], const float (&second)[4], int half, float weight, const float *bias,
-                         int64_t feature, uint32_t &word, uint32_t &further)
+                         int64_t feature, float (&x)[2], float (&y)[2])
 {
-    float x[2], y[2]; // gate and up, or features FEATURES apart
     GPU_UNROLL for (int i = 0; i < 2; i++)
     {
         const int64_t other = PLAIN ? feature + FEATURES + i : feature + i;
@@ -98,19 +94,34 @@ GPU_INLINE void activate(const float (&first)[4], const float (&second)[4], int 
             x[i] = gated<ACTIVATION>(x[i], y[i], ALPHA, LIMIT);
         }
     }
-    word = pair_of<DTYPE>(x[0], x[1]);
-    further = PLAIN ? pair_of<DTYPE>(y[0], y[1]) : 0;
+}
+
+/// Two neighbouring features as they are stored, in the i-th place.
+GPU_INLINE void put_pair(uint32_t (&words)[PAIR_WORDS][4], int i, const float (&pair)[2])
+{
+    if constexpr (PAIR_WORDS == 2) {
+        words[0][i] = gpu::bits(pair[0]);
+        words[PAIR_WORDS - 1][i] = gpu::bits(pair[1]);
+    } else {
+        words[0][i] = pair_of<DTYPE>(pair[0], pair[1]);
+    }
 }
 
 /// Four of the NS blocks of eight features that four lanes have, those of `row` before those of the row 8 further, from
 /// number `block` on: each lane stores one.
-GPU_INLINE void store_blocks(const Launch &args, const Tile &tile, uint32_t (&words)[4], int block, int row, int64_t feature)
+GPU_INLINE void store_blocks(const Launch &args, const Tile &tile, uint32_t (&words)[PAIR_WORDS][4], int block, int row,
+                             int64_t feature)
 {
     const int own = block + gpu::lane() % 4, place = row + own / (NS / 2) * 8;
     const int64_t at = feature + own % (NS / 2) * 8;
-    const gpu::Words vector = transpose(words);
-    if (place < tile.rows && at < tile.feature_end)
-        *(gpu::Words *)((char *)args.k.p[UP_HIDDEN] + (tile.first + place) * HIDDEN_STRIDE + at * 2) = vector;
+    const gpu::Words vector = transpose(words[0]), odd = PAIR_WORDS == 2 ? transpose(words[PAIR_WORDS - 1]) : vector;
+    if (place >= tile.rows || at >= tile.feature_end)
+        return;
+    gpu::Words *to =
+        (gpu::Words *)((char *)args.k.p[UP_HIDDEN] + (tile.first + place) * HIDDEN_STRIDE + bytes_of(DTYPE, at));
+    to[0] = PAIR_WORDS == 1 ? vector : gpu::Words{vector.x, odd.x, vector.y, odd.y};
+    if (PAIR_WORDS == 2)
+        to[PAIR_WORDS - 1] = {vector.z, odd.z, vector.w, odd.w};
 }
 
 /// The activation of a thread's part of the tile, to memory. Its features begin at `column` of the tile.
@@ -125,13 +136,16 @@ GPU_INLINE void finish(const Launch &args, const Tile &tile, const TileSums &sum
         {
             const int place = first_row() + M_STEP * m + gpu::lane() / 4;
             const int64_t first = tile.feature + column;
-            uint32_t words[4], further[4];
+            uint32_t words[PAIR_WORDS][4], further[PAIR_WORDS][4];
             GPU_UNROLL for (int i = 0; i < 4; i++)
             {
                 const int half = (block + i) / (NS / 2), n = (block + i) % (NS / 2), own = place + 8 * half;
                 const float weight = WEIGHTED_INPUT && own < tile.rows ? pairs->pair_weight[tile.first + own] : 1.0f;
-                activate(sums.at[m][n], sums.at[m][n + NS / 2], half, weight, bias, first + 8 * n + gpu::lane() % 4 * 2, words[i],
-                         further[i]);
+                float x[2], y[2]; // gate and up, or features FEATURES apart
+                activate(sums.at[m][n], sums.at[m][n + NS / 2], half, weight, bias, first + 8 * n + gpu::lane() % 4 * 2, x, y);
+                put_pair(words, i, x);
+                if (PLAIN)
+                    put_pair(further, i, y);
             }
             store_blocks(args, tile, words, block, place, first);
             if (PLAIN)
@@ -140,16 +154,6 @@ GPU_INLINE void finish(const Launch &args, const Tile &tile, const TileSums &sum
 }
 static_assert(NS % 4 == 0, "four lanes store four blocks");
 
-#if GPU_MAPS
-/// The tile's product, and where its features begin for this thread.
-template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Tile &tile)
-{
-    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
-    multiply(pipe, sums, {&args.maps[0], tile.first, tile.rows},
-             {&args.maps[1], tile.feature, pairs->first_expert + tile.expert, !PLAIN, false}, HIDDEN);
-    return team() * TEAM_FEATURES;
-}
-#else
 /// The B tile: rows of the gate and of the up projection, or of the one there is.
 GPU_INLINE Rows weight_rows(const char *weights, int64_t feature)
 {
@@ -167,18 +171,30 @@ GPU_INLINE Scales weight_scales(const char *weights, int64_t feature)
     return scales_of(weights, PLAIN ? FFN : 2 * FFN, HIDDEN, feature, feature + apart);
 }
 
-template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &, TileSums &sums, const Tile &tile)
+/// The tile's product, and where its features begin for this thread.
+template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Tile &tile)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
-    const char *weights = (const char *)args.k.p[UP_W] + (pairs->first_expert + tile.expert) * WEIGHT_BYTES;
+    const int64_t expert = pairs->first_expert + tile.expert;
+    const char *weights = (const char *)args.k.p[UP_W] + expert * WEIGHT_BYTES;
+#if GPU_MAPS
+    const int column = team() * TEAM_FEATURES;
+    const Left a = {&args.maps[0], tile.first, tile.rows};
+    if constexpr (CODES == dtype_none)
+        multiply(pipe, sums, a, {&args.maps[1], tile.feature, expert, !PLAIN, false}, HIDDEN);
+    else
+        multiply_weights(pipe, sums, a,
+                         {weight_rows(weights, tile.feature + column), weight_scales(weights, tile.feature + column), false},
+                         HIDDEN);
+#else
     const char *a_rows = (const char *)args.k.p[UP_A] + tile.first * A_STRIDE;
     const Rows a = {{{a_rows, (int)tile.rows}, {a_rows, 0}}, A_STRIDE, BLOCK_M};
     const int column = gpu::warp() % 2 * (FEATURES / 2);
     multiply_weights<BLOCK_M, BLOCK_N, STAGES>(sums, a, weight_rows(weights, tile.feature), weight_scales(weights, tile.feature),
                                                HIDDEN, first_row(), column, FEATURES);
+#endif
     return column;
 }
-#endif
 
 GPU_KERNEL(THREADS, RESIDENT)
 {

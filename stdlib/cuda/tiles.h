@@ -1,9 +1,10 @@
 // The matrix product that the expert kernels share, by mma.sync: BLOCK_M rows of A times BLOCK_N rows of B, both with k
-// along the row, bf16 or f16 (DTYPE) in and f32 sums. A block of 128 threads; its warps lie 2 x 2 over the tile.
+// along the row, bf16 or f16 (DTYPE) in and f32 sums; f32 by multiply-adds of its own, as no tensor core multiplies it. A block
+// of 128 threads; its warps lie 2 x 2 over the tile.
 //
 //   global memory                      shared memory, STAGES slots                      registers
 //   A [rows][k] ---- cp.async ---->  [BLOCK_M][64] | [BLOCK_N][64]  --- ldmatrix --->  mma.sync, sums f32
-//   B [rows][k] --------'              slot k / 64 % STAGES
+//   B [rows][k] --------'              slot k / 64 % STAGES                            (f32: k 32, 16-byte loads, fma)
 //
 // While slot s is multiplied, the next STAGES - 1 are on their way. One barrier a step does two things: the slot that has
 // arrived is visible to all, and the slot multiplied in the step before is free for the copy that starts now.
@@ -12,28 +13,9 @@
 #ifndef MOE_TILES_H
 #define MOE_TILES_H
 
-#include "numbers.h"
+#include "slices.h"
 
 static_assert(THREADS == 128, "four warps");
-constexpr int SLICE = 64;              // k of a slot
-constexpr int ROW_BYTES = SLICE * 2;   // of a row in a slot: eight chunks of 16 bytes
-constexpr int CHUNKS = ROW_BYTES / 16;
-
-/// Rows in global memory; those that do not exist read as zeros. The rows of a tile may come from two places, a half each.
-struct Rows {
-    struct {
-        const char *at;
-        int count; // rows that exist
-    } halves[2];
-    int64_t stride;
-    int half; // rows of the tile that belong to the first; a tile may have no second
-};
-
-/// A warp's part of the tile: MS blocks of 16 rows, NS blocks of 8 columns. Lane l has of each block: rows l / 4 and
-/// l / 4 + 8 in [0..1] and [2..3], columns 2 (l % 4) and + 1.
-template <int MS, int NS> struct Sums {
-    float at[MS][NS][4];
-};
 
 constexpr int TEAMS = 1, TEAM = THREADS; // threads that write to the same columns: all (tiles_hopper.h has two teams)
 constexpr int M_STEP = 16;               // rows between a thread's blocks of sums
@@ -41,6 +23,11 @@ constexpr int M_STEP = 16;               // rows between a thread's blocks of su
 GPU_INLINE int team()
 {
     return 0;
+}
+
+GPU_INLINE int team_thread()
+{
+    return gpu::thread();
 }
 
 GPU_INLINE void sync_team()
@@ -64,39 +51,52 @@ GPU_INLINE int first_row()
     return gpu::warp() / 2 * (BLOCK_M / 2);
 }
 
-/// Where a row's chunk lies in a slot: chunks are permuted by row, so that neither copies nor ldmatrix meet in a bank.
-GPU_INLINE int chunk_at(int row, int chunk)
-{
-    return row * ROW_BYTES + ((chunk ^ (row & (CHUNKS - 1))) << 4);
-}
-
 /// Starts copying k [k, k + SLICE) of a tile's rows.
 template <int ROWS_OF_TILE> GPU_INLINE void copy_rows_of(char *to, const Rows &rows, int64_t k, int64_t k_end)
 {
     const int chunk = gpu::thread() % CHUNKS;
-    const bool inside = k + chunk * 8 < k_end;
+    const bool inside = k + chunk * CHUNK_K < k_end;
     GPU_UNROLL for (int i = 0; i < ROWS_OF_TILE; i += THREADS / CHUNKS)
     {
         const int row = i + gpu::thread() / CHUNKS, place = row % rows.half;
         const char *from = row < rows.half ? rows.halves[0].at : rows.halves[1].at;
         const bool there = inside && place < (row < rows.half ? rows.halves[0].count : rows.halves[1].count);
-        const char *at = there ? from + place * rows.stride + (k + chunk * 8) * 2 : rows.halves[0].at;
+        const char *at = there ? from + place * rows.stride + (k + chunk * CHUNK_K) * ELEMENT : rows.halves[0].at;
         gpu::copy_async(to + chunk_at(row, chunk), at, there ? 16 : 0);
     }
 }
 
-template <int MS, int NS> GPU_INLINE void clear_sums(Sums<MS, NS> &sums)
+/// A slot's product without tensor cores: chunk by chunk, a thread multiplies the rows and columns whose sums it has.
+template <int MS, int NS, int K>
+GPU_INLINE void multiply_exact(Sums<MS, NS> &sums, const char *a, const char *b, int row, int column, int apart, int k_from)
 {
-    GPU_UNROLL for (int m = 0; m < MS; m++)
+    const auto load = [](float(&to)[CHUNK_K], const char *from) {
+        const gpu::Words words = *(const gpu::Words *)from;
+        to[0] = gpu::number(words.x), to[1] = gpu::number(words.y), to[2] = gpu::number(words.z), to[3] = gpu::number(words.w);
+    };
+    GPU_ROLLED for (int chunk = k_from / CHUNK_K; chunk < (k_from + K) / CHUNK_K; chunk++)
+    {
+        float left[2 * MS][CHUNK_K], right[CHUNK_K];
+        GPU_UNROLL for (int m = 0; m < 2 * MS; m++) load(left[m], a + chunk_at(row + 8 * m + gpu::lane() / 4, chunk));
         GPU_UNROLL for (int n = 0; n < NS; n++)
-            GPU_UNROLL for (int i = 0; i < 4; i++) sums.at[m][n][i] = 0;
+            GPU_UNROLL for (int i = 0; i < 2; i++)
+            {
+                const int from = column + 8 * n + (n < NS / 2 ? 0 : apart - 4 * NS);
+                load(right, b + chunk_at(from + gpu::lane() % 4 * 2 + i, chunk));
+                GPU_UNROLL for (int m = 0; m < 2 * MS; m++)
+                    GPU_UNROLL for (int k = 0; k < CHUNK_K; k++)
+                    {
+                        float &sum = sums.at[m / 2][n][m % 2 * 2 + i];
+                        sum = gpu::fma(left[m][k], right[k], sum);
+                    }
+            }
+    }
 }
 
-/// `K` of a slot's k from `k_from` on, in steps of 16. A warp's columns are blocks of 8 rows of B from `column` on; the second
-/// half of them lies `apart` rows further.
-template <int MS, int NS, int K = SLICE>
-GPU_INLINE void multiply_slot(Sums<MS, NS> &sums, const char *a, const char *b, int row, int column, int apart,
-                              int k_from = 0)
+/// By tensor cores, in steps of 16 k.
+template <int MS, int NS, int K>
+GPU_INLINE void multiply_by_cores(Sums<MS, NS> &sums, const char *a, const char *b, int row, int column, int apart,
+                                  int k_from)
 {
     const int lane = gpu::lane();
     GPU_UNROLL for (int k = k_from / 16; k < (k_from + K) / 16; k++)
@@ -114,6 +114,18 @@ GPU_INLINE void multiply_slot(Sums<MS, NS> &sums, const char *a, const char *b, 
                 gpu::multiply<DTYPE == dtype_f16>(sums.at[m][n], left[m], right[n / 2][n % 2 * 2],
                                                   right[n / 2][n % 2 * 2 + 1]);
     }
+}
+
+/// `K` of a slot's k from `k_from` on, in steps of 16. A warp's columns are blocks of 8 rows of B from `column` on; the second
+/// half of them lies `apart` rows further.
+template <int MS, int NS, int K = SLICE>
+GPU_INLINE void multiply_slot(Sums<MS, NS> &sums, const char *a, const char *b, int row, int column, int apart,
+                              int k_from = 0)
+{
+    if constexpr (DTYPE == dtype_f32)
+        multiply_exact<MS, NS, K>(sums, a, b, row, column, apart, k_from);
+    else
+        multiply_by_cores<MS, NS, K>(sums, a, b, row, column, apart, k_from);
 }
 
 /// The whole product over k. Begins with a barrier: what the block read of the slots before, or wrote to global memory

@@ -19,28 +19,32 @@
 #define MOE_TILES_HOPPER_H
 
 #include "hopper.h"
-#include "numbers.h"
+#include "slices.h"
 
 constexpr int TEAMS = 2, TEAM = 128, WARPS = TEAMS * TEAM / gpu::WARP;
 constexpr int REGISTERS = 232, COPY_REGISTERS = 40; // of a thread that multiplies, and of one of those that copy
 static_assert(THREADS == (TEAMS + 1) * TEAM && BLOCK_M == 128, "two teams that multiply, and one that copies");
 static_assert(TEAM * (TEAMS * REGISTERS + COPY_REGISTERS) <= 65536, "a multiprocessor's registers");
 constexpr int M_STEP = 64;         // rows between a thread's blocks of sums
-constexpr int SLICE = 64;          // k of a slot
 constexpr int BOX_ROWS = 64;       // of A and of B that come with one copy
-constexpr int BOX_BYTES = BOX_ROWS * SLICE * 2;
-constexpr int A_BYTES = 2 * BOX_BYTES, SLOT_BYTES = A_BYTES + 2 * TEAMS * BOX_BYTES;
-constexpr int MS = BLOCK_M / M_STEP, NS = 2 * BOX_ROWS / 8; // blocks of 64 rows and of 8 columns of a team's sums
+constexpr int BOX_BYTES = BOX_ROWS * ROW_BYTES;
+constexpr int A_BYTES = 2 * BOX_BYTES, SLOT_BYTES = A_BYTES + (CODES == dtype_none ? 2 * TEAMS * BOX_BYTES : 0);
+constexpr int TEAM_ROWS = CODES == dtype_none ? 2 * BOX_ROWS : BOX_ROWS; // of B; fewer for codes, whose sums take twice the registers
+constexpr int MS = BLOCK_M / M_STEP, NS = TEAM_ROWS / 8;                // blocks of 64 rows and of 8 columns of a team's sums
+constexpr int BARRIERS_AT = SHARED_BYTES - 2 * STAGES * (int)sizeof(gpu::Barrier); // behind everything else
 
-/// A team's part of the tile. Lane l of warp w has of each block rows 16 w + l / 4 and + 8 in [0..1] and [2..3], columns
-/// 2 (l % 4) and + 1; columns of the second half of B begin at block NS / 2.
-struct Sums {
-    float at[MS][NS][4];
-};
+/// A team's part of the tile: rows from 16 w on of each block of 64 are warp w's; columns of the second half of B begin at
+/// block NS / 2.
+using TileSums = Sums<MS, NS>;
 
 GPU_INLINE int team()
 {
     return gpu::thread() / TEAM;
+}
+
+GPU_INLINE int team_thread()
+{
+    return gpu::thread() % TEAM;
 }
 
 /// Where a thread's sums begin among the tile's rows.
@@ -81,7 +85,7 @@ template <bool THAT_MULTIPLIES> struct Pipeline {
 /// Calls body(pipeline), for threads that multiply and for those that copy.
 template <class Body> GPU_INLINE void with_pipeline(Body body)
 {
-    gpu::Barrier *full = (gpu::Barrier *)(gpu::shared() + STAGES * SLOT_BYTES), *empty = full + STAGES;
+    gpu::Barrier *full = (gpu::Barrier *)(gpu::shared() + BARRIERS_AT), *empty = full + STAGES;
     if (gpu::thread() == 0) {
         GPU_ROLLED for (int s = 0; s < STAGES; s++)
         {
@@ -100,33 +104,30 @@ template <class Body> GPU_INLINE void with_pipeline(Body body)
     }
 }
 
-/// The copying team's part of a product: one thread fills the slots.
-template <class Pipe> GPU_INLINE void copy_slices(const Pipe &pipe, const Left &a, const Right &b, int steps)
+/// The copying team's part of a product: one thread fills the slots with boxes of A and what `copy_right(slot, full, k)`
+/// copies of B, `right_bytes` a slot.
+template <class Pipe, class Copy>
+GPU_INLINE void copy_slices(const Pipe &pipe, const Left &a, int steps, int right_bytes, Copy copy_right)
 {
     const bool two = a.count > BOX_ROWS;
-    const int boxes = b.narrow ? 1 : 2 * TEAMS;
     if (gpu::thread() == TEAMS * TEAM) {
         GPU_ROLLED for (int i = 0; i < steps; i++)
         {
             const uint32_t step = pipe.step + i, s = step % STAGES;
-            char *slot = gpu::shared() + s * SLOT_BYTES, *right = slot + A_BYTES;
+            char *slot = gpu::shared() + s * SLOT_BYTES;
             gpu::Barrier *full = pipe.full + s;
             gpu::barrier_wait(pipe.empty + s, (step / STAGES & 1) ^ 1); // passes at once the first time round
-            gpu::barrier_expect(full, A_BYTES - (two ? 0 : BOX_BYTES) + boxes * BOX_BYTES);
+            gpu::barrier_expect(full, A_BYTES - (two ? 0 : BOX_BYTES) + right_bytes);
             gpu::copy_box(slot, *a.map, full, i * SLICE, (int)a.first);
             if (two)
                 gpu::copy_box(slot + BOX_BYTES, *a.map, full, i * SLICE, (int)a.first + BOX_ROWS);
-            for (int half = 0; half < boxes; half++) {
-                const int place = b.apart ? half / 2 : half;
-                gpu::copy_box(right + half * BOX_BYTES, *b.map, full, i * SLICE, (int)b.row + place * BOX_ROWS,
-                              b.apart ? half % 2 : 0, (int)b.expert);
-            }
+            copy_right(slot + A_BYTES, full, i * SLICE);
         }
     }
 }
 
 /// A team's part: `BLOCKS` blocks of 64 rows, N columns.
-template <int BLOCKS, int N, class Pipe> GPU_INLINE void multiply_slices(const Pipe &pipe, Sums &sums, int steps)
+template <int BLOCKS, int N, class Pipe> GPU_INLINE void multiply_slices(const Pipe &pipe, TileSums &sums, int steps)
 {
     GPU_UNROLL for (int m = 0; m < BLOCKS; m++) gpu::multiply_end(sums.at[m]);
     GPU_ROLLED for (int i = 0; i < steps; i++)
@@ -135,11 +136,11 @@ template <int BLOCKS, int N, class Pipe> GPU_INLINE void multiply_slices(const P
         const char *slot = gpu::shared() + s * SLOT_BYTES;
         gpu::barrier_wait(pipe.full + s, step / STAGES & 1);
         gpu::multiply_begin();
-        GPU_UNROLL for (int k = 0; k < SLICE * 2; k += 32)
+        GPU_UNROLL for (int k = 0; k < ROW_BYTES; k += 32)
             GPU_UNROLL for (int m = 0; m < BLOCKS; m++)
                 gpu::multiply_group<DTYPE == dtype_f16, N>(
                     sums.at[m], gpu::matrix_k(gpu::matrix_at(slot + m * BOX_BYTES), k),
-                    gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * SLICE * 2), k), i > 0 || k > 0);
+                    gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * ROW_BYTES), k), i > 0 || k > 0);
         gpu::multiply_commit();
         gpu::multiply_wait<1>();
         if (i > 0 && gpu::lane() == 0) // the step before is done
@@ -153,11 +154,18 @@ template <int BLOCKS, int N, class Pipe> GPU_INLINE void multiply_slices(const P
 
 /// The whole product over k, for all threads of the block together. Holds a barrier of the team: what it wrote to global
 /// memory before is over for each of its threads.
-template <class Pipe> GPU_INLINE void multiply(Pipe &pipe, Sums &sums, const Left &a, const Right &b, int64_t k_end)
+template <class Pipe> GPU_INLINE void multiply(Pipe &pipe, TileSums &sums, const Left &a, const Right &b, int64_t k_end)
 {
     const int steps = (int)((k_end + SLICE - 1) / SLICE);
     if constexpr (!Pipe::MULTIPLIES) {
-        copy_slices(pipe, a, b, steps);
+        const int boxes = b.narrow ? 1 : 2 * TEAMS;
+        copy_slices(pipe, a, steps, boxes * BOX_BYTES, [&](char *right, gpu::Barrier *full, int k) {
+            for (int half = 0; half < boxes; half++) {
+                const int place = b.apart ? half / 2 : half;
+                gpu::copy_box(right + half * BOX_BYTES, *b.map, full, k, (int)b.row + place * BOX_ROWS, b.apart ? half % 2 : 0,
+                              (int)b.expert);
+            }
+        });
     } else {
         if (b.narrow)
             multiply_slices<1, NARROW>(pipe, sums, steps);

@@ -139,10 +139,10 @@ static void check_experts(const struct expert_case *c, const char *level)
         for (int64_t i = 0; i < l.h; i++)
             got[r * l.h + i] = get_number(l.row_dst[r], i, l.result);
     }
-    double error = relative_error(expected, got, l.rows * l.h);
-    if (!(error <= 5e-3))
+    double error = relative_error(expected, got, l.rows * l.h), bound = l.dtype == dtype_f32 ? 1e-6 : 5e-3;
+    if (!(error <= bound))
         fprintf(stderr, "%s, h %d f %d rows %d form %u: error %g\n", level, (int)l.h, (int)l.f, (int)l.rows, c->form, error);
-    CU_ASSERT(error <= 5e-3);
+    CU_ASSERT(error <= bound);
     CU_ASSERT(guards_intact(&l) && guards_intact(&again));
     check_alone(&many, &again, &l);
     no_reports(level);
@@ -171,9 +171,14 @@ static void test_experts(void)
         {{200, 72, 5, 66, 2, dtype_bf16, dtype_f32}, LAYER_E4M3, activation_silu},
         {{136, 200, 2, 1, 1, dtype_f16, dtype_f32}, LAYER_PLAIN | LAYER_BIASED | LAYER_E4M3, activation_gelu_tanh},
         {{160, 96, 4, 70, 2, dtype_bf16, dtype_bf16}, LAYER_BIASED | LAYER_MXFP4, activation_clamped_silu},
+        {{392, 168, 2, 140, 1, dtype_bf16, dtype_bf16}, LAYER_E4M3, activation_silu},
+        {{104, 40, 3, 67, 2, dtype_f32, dtype_f32}, LAYER_BIASED, activation_silu},
+        {{40, 136, 2, 65, 1, dtype_f32, dtype_f32}, LAYER_PLAIN, activation_gelu},
+        {{136, 72, 3, 66, 2, dtype_f32, dtype_f32}, LAYER_E4M3, activation_silu},
+        {{96, 64, 2, 9, 1, dtype_f32, dtype_f32}, LAYER_PLAIN | LAYER_MXFP4, activation_relu},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && level_runs_here(chip); i++)
-        for (int level = 0; level < (gpu_wanted() || cases[i].form & (LAYER_E4M3 | LAYER_MXFP4) ? 1 : PRODUCT_CHIPS); level++)
+        for (int level = 0; level < (gpu_wanted() || cases[i].shape.dtype == dtype_f32 ? 1 : PRODUCT_CHIPS); level++)
             check_experts(&cases[i], gpu_level(product_chips[level]));
 }
 
@@ -353,7 +358,7 @@ static void test_wires(void)
 // -------------------------------------------------------------------------------------------------- whole pipelines
 
 struct pipeline_run {
-    const char *model, *schedule, *target;
+    const char *model, *data, *schedule, *target; // data: the checkpoint's name, NULL: the model's
     int64_t layer;
     const char *const *dims;
     uint32_t dim_count;
@@ -363,7 +368,7 @@ static struct outcome run_model(const struct pipeline_run *r, const float *in, c
 {
     char moe[96], weights[96];
     snprintf(moe, sizeof moe, "tests/end_to_end/%s.moe", r->model);
-    snprintf(weights, sizeof weights, "tests/data/%s", r->model);
+    snprintf(weights, sizeof weights, "tests/data/%s", r->data ? r->data : r->model);
     setenv("MOECC_CACHE", "build/cuda-cache", 0);
     struct subject subject = {.path = moe, .layer = r->layer, .ranks = 4, .schedule = r->schedule, .target = r->target};
     moe_plan *plan = subject_compile(&subject);
@@ -377,25 +382,25 @@ static struct outcome run_model(const struct pipeline_run *r, const float *in, c
     return o;
 }
 
-static void compare_model(const char *model, int64_t layer, const char *target)
+static void compare_model(const char *model, const char *data, int64_t layer, const char *target, double bound)
 {
     char input[96], file[96], name[32];
     int64_t rows, width;
-    snprintf(input, sizeof input, "tests/data/%s/input.safetensors", model);
-    snprintf(file, sizeof file, "tests/data/%s/reference.safetensors", model);
+    snprintf(input, sizeof input, "tests/data/%s/input.safetensors", data);
+    snprintf(file, sizeof file, "tests/data/%s/reference.safetensors", data);
     snprintf(name, sizeof name, "layer%d.hidden_states", (int)layer);
     float *in = read_f32(input, "hidden_states", &rows, &width), *want = read_f32(file, name, &rows, &width);
     int64_t counts[4];
     for (int64_t r = 0; r < 4; r++)
         counts[r] = rows * (r + 1) / 4 - rows * r / 4;
     moe_options options = {.threads = 2, .poison = 1};
-    struct pipeline_run cuda = {.model = model, .layer = layer, .target = target};
-    struct pipeline_run cpu = {.model = model, .layer = layer};
+    struct pipeline_run cuda = {.model = model, .data = data, .layer = layer, .target = target};
+    struct pipeline_run cpu = {.model = model, .data = data, .layer = layer};
     struct outcome o = run_model(&cuda, in, counts, options), native = run_model(&cpu, in, counts, options);
     double error = relative_l2(o.out, want, (size_t)(rows * width)), apart = relative_l2(o.out, native.out, (size_t)(rows * width));
     printf("\n    %s layer %d, %s: relative L2 %.2e, from the CPU backend %.2e", model, (int)layer, target,
            error, apart);
-    CU_ASSERT(error <= 5e-3 && apart <= 5e-3);
+    CU_ASSERT(error <= bound && apart <= bound);
     outcome_free(&o);
     outcome_free(&native);
     free(in);
@@ -404,16 +409,22 @@ static void compare_model(const char *model, int64_t layer, const char *target)
 
 static void test_models(void)
 {
-    if (!level_runs_here(chip))
-        return;
-    compare_model("olmoe-tiny", 0, "cuda:sm_80,host");
-    compare_model("mixtral-tiny", 0, "cuda:sm_80,host");
-    compare_model("qwen2-moe-tiny", 1, "cuda:sm_80,host");
-    compare_model("qwen3-moe-tiny", 0, "cuda:sm_80,host");
-    compare_model("deepseek-v3-tiny", 2, "cuda:sm_80,host");
-    compare_model("deepseek-v3-fp8-tiny", 2, "cuda:sm_80,host");
-    compare_model("olmoe-tiny", 0, "cuda:sm_90a,host");
-    compare_model("deepseek-v3-tiny", 2, "cuda:sm_90a,host");
+    static const struct {
+        const char *model, *data, *chip;
+        int64_t layer;
+    } cases[] = {
+        {"olmoe-tiny", NULL, "sm_80", 0},           {"mixtral-tiny", NULL, "sm_80", 0},
+        {"qwen2-moe-tiny", NULL, "sm_80", 1},       {"qwen3-moe-tiny", NULL, "sm_80", 0},
+        {"deepseek-v3-tiny", NULL, "sm_80", 2},     {"deepseek-v3-fp8-tiny", NULL, "sm_80", 2},
+        {"olmoe-tiny", NULL, "sm_90a", 0},          {"deepseek-v3-fp8-tiny", NULL, "sm_90a", 2},
+        {"qwen2-moe-tiny-f32", NULL, "sm_80", 1},   {"deepseek-v3-fp8-tiny-f32", "deepseek-v3-fp8-tiny", "sm_80", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && level_runs_here(chip); i++) {
+        char target[32];
+        snprintf(target, sizeof target, "cuda:%s,host", cases[i].chip);
+        compare_model(cases[i].model, cases[i].data ? cases[i].data : cases[i].model, cases[i].layer, target,
+                      strstr(cases[i].model, "-f32") ? 1e-5 : 5e-3);
+    }
     printf("\n");
     no_reports("models");
 }

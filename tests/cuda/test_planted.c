@@ -4,6 +4,7 @@
 // alone, as nothing the CPU executes depends on them: multiply_end, which keeps a compiler from moving registers, and what
 // shares registers out among warps.
 #include <CUnit/CUnit.h>
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -11,8 +12,8 @@
 
 #include "tests/codegen/fixture.h"
 
-enum { SEEDS = 6, MOST_FAULTS = 160 };
-enum subject_kind { EXPERTS, CODES, ROUTER, WIDE, KINDS }; // wide: experts by warpgroups
+enum { SEEDS = 6, MOST_FAULTS = 200 };
+enum subject_kind { EXPERTS, CODES, ROUTER, WIDE, WIDE_CODES, KINDS }; // wide: by warpgroups
 
 /// In `file`, the n-th `from` becomes `to`; without `to`, the statement that begins so is taken out.
 struct fault {
@@ -23,35 +24,43 @@ struct fault {
 static const struct {
     const char *file;
     enum subject_kind kind;
-} files[] = {{"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"codes.h", CODES},
-             {"route.cu", ROUTER}, {"tiles_hopper.h", WIDE}, {"mlp_down.cu", WIDE}};
+} files[] = {{"slices.h", EXPERTS}, {"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"codes.h", CODES},
+             {"tiles_codes.h", CODES}, {"route.cu", ROUTER}, {"tiles_hopper.h", WIDE}, {"mlp_down.cu", WIDE},
+             {"tiles_codes_hopper.h", WIDE_CODES}};
 enum { FILES = sizeof files / sizeof *files };
 
 /// Taken out wherever they stand.
 static const char *const orders[] = {
-    "gpu::sync_block(",      "gpu::sync_warp(",       "gpu::copy_async_commit(", "gpu::copy_async_wait<",  "sync_team();",
+    "gpu::copy_async(",      "gpu::sync_block(",      "gpu::sync_warp(",       "gpu::copy_async_commit(", "gpu::copy_async_wait<",  "sync_team();",
     "gpu::sync_threads<",    "gpu::barrier_init(",    "gpu::publish(",  "gpu::barrier_arrive(",  "gpu::barrier_expect(",
     "gpu::barrier_wait(",    "gpu::copy_box(",        "gpu::multiply_begin(",    "gpu::multiply_commit(", "gpu::multiply_wait<",
 };
 
+/// What orders nothing: places, numbers, exchanges of registers, products whose results say when they are missing.
+static const char *const no_orders[] = {
+    "thread",    "block",     "blocks",      "shared",   "shared_address", "shuffle",        "load_matrices", "multiply",
+    "fma",       "bf16_pair", "square_root", "f16_pair", "f16_low",        "f16_high",       "bits",          "number",
+    "matrix_at", "matrix_k",  "multiply_end", "take_registers", "give_registers", "multiply_group",
+};
+
 static const struct fault others[] = {
-    {"tiles.h", "(chunk ^ (row & (CHUNKS - 1)))", "(chunk ^ (row & gpu::lane() & (CHUNKS - 1)))", 0}, // swizzle
+    {"slices.h", "(chunk ^ (row & (CHUNKS - 1)))", "(chunk ^ (row & gpu::lane() & (CHUNKS - 1)))", 0}, // swizzle
     {"tiles.h", "gpu::copy_async_wait<STAGES - 2>();", "gpu::copy_async_wait<STAGES - 1>();", 0},
     {"tiles.h", "next % STAGES * SLOT_BYTES", "step % STAGES * SLOT_BYTES", 0},             // a slot reused early
     {"tiles.h", "there ? 16 : 0", "16", 0},                                                  // rows that do not exist
     {"tiles.h", "there ? 16 : 0", "there ? 8 : 0", 0},                                       // half of the bytes
-    {"tiles.h", "const bool inside = k + chunk * 8 < k_end;", "const bool inside = k < k_end;", 0}, // the last slice
+    {"tiles.h", "const bool inside = k + chunk * CHUNK_K < k_end;", "const bool inside = k < k_end;", 0}, // the last slice
     {"tiles.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
     {"codes.h", "column / CODE_BLOCK * CODE_SCALES", "k / CODE_BLOCK * CODE_SCALES", 0}, // the scales of another block
     {"codes.h", "more = 0;", ";", 0},
-    {"codes.h", "slot + SCALES_AT + p * BLOCK_N", "slot + SCALES_AT + (PARTS - 1 - p) * BLOCK_N", 0},
-    {"codes.h", "step % STAGES * SLOT_BYTES;\n        const int64_t k", "(step + 1) % STAGES * SLOT_BYTES;\n        const int64_t k", 0},
-    {"codes.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
-    {"codes.h", "expand<BLOCK_N>(wide, slot + CODES_AT);", "expand<BLOCK_N / 2>(wide, slot + CODES_AT);", 0},
-    {"codes.h", "gpu::thread() >= PARTS * EACH", "gpu::thread() >= PARTS * EACH - 1", 0},
-    {"tiles_hopper.h", "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * SLICE * 2), k)",
-     "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * SLICE * 2), k ^ 32)", 0},  // the wrong k
-    {"tiles_hopper.h", "team() * N * SLICE * 2", "team() * 2 * BOX_BYTES", 0}, // the rows of a wide tile
+    {"tiles_codes.h", "slot + SCALES_AT + p * BLOCK_N", "slot + SCALES_AT + (PARTS - 1 - p) * BLOCK_N", 0},
+    {"tiles_codes.h", "step % STAGES * SLOT_BYTES;\n        const int64_t k", "(step + 1) % STAGES * SLOT_BYTES;\n        const int64_t k", 0},
+    {"tiles_codes.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
+    {"tiles_codes.h", "expand<BLOCK_N>(wide, slot + CODES_AT);", "expand<BLOCK_N / 2>(wide, slot + CODES_AT);", 0},
+    {"codes.h", "team_thread() >= PARTS * EACH", "team_thread() >= PARTS * EACH - 1", 0},
+    {"tiles_hopper.h", "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * ROW_BYTES), k)",
+     "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * ROW_BYTES), k ^ 32)", 0},  // the wrong k
+    {"tiles_hopper.h", "team() * N * ROW_BYTES", "team() * 2 * BOX_BYTES", 0}, // the rows of a wide tile
     {"tiles_hopper.h", "slot + m * BOX_BYTES", "slot + m * 1024", 0},
     {"tiles_hopper.h", "slot + BOX_BYTES", "slot + BOX_BYTES - 1024", 0},
     {"tiles_hopper.h", "A_BYTES - (two ? 0 : BOX_BYTES)", "A_BYTES", 0},
@@ -65,6 +74,17 @@ static const struct fault others[] = {
     {"tiles_hopper.h", "(int)a.first + BOX_ROWS", "(int)a.first", 0},
     {"tiles_hopper.h", "b.apart ? half / 2 : half", "half", 0},
     {"tiles_hopper.h", "pipe.step += steps", "pipe.step += steps + 1", 0},
+    {"tiles_codes_hopper.h", "p * PART * ELEMENT", "(PARTS - 1 - p) * PART * ELEMENT", 0},
+    {"tiles_codes_hopper.h", "k > 0);", "true);", 0},                                     // a part that goes on
+    {"tiles_codes_hopper.h", "(2 * team() + step % 2)", "2 * team()", 0},                 // one wide tile
+    {"tiles_codes_hopper.h", "(2 * team() + step % 2)", "step % 2", 0},                   // for both teams
+    {"tiles_codes_hopper.h", "(team() * CODE_STAGES + step % CODE_STAGES)", "(step % CODE_STAGES)", 0},
+    {"tiles_codes_hopper.h", "copy(step + AHEAD);", "copy(step + AHEAD + 1);", 0},
+    {"tiles_codes_hopper.h", "gpu::copy_async_wait<AHEAD - 1>();", "gpu::copy_async_wait<AHEAD>();", 0},
+    {"tiles_codes_hopper.h", "code_slot(i) + CODES_BYTES", "code_slot(i + 1) + CODES_BYTES", 0},
+    {"tiles_codes_hopper.h", "expand<N>(wide_tile(step)", "expand<N / 2>(wide_tile(step)", 0},
+    {"tiles_codes_hopper.h", "slot + m * BOX_BYTES", "slot + m * 1024", 0},
+    {"tiles_codes_hopper.h", "step / STAGES & 1", "(step / STAGES & 1) ^ 1", 0},
     {"mlp_up.cu", "if (place < tile.rows &&", "if (place <= tile.rows &&", 0},
     {"mlp_up.cu", "&& at < tile.feature_end)", "&& at <= tile.feature_end)", 0},
     {"mlp_up.cu", "number += gpu::blocks()", "number += gpu::blocks() + 1", 0},
@@ -94,13 +114,31 @@ static const char *nth(const char *text, const char *wanted, int number)
     return NULL;
 }
 
-/// The text with a header in the place of its #include; NULL: it has none.
+/// The text with a header in the place of its #include.
 static const char *with_header(struct context *context, const char *text, const char *header, const char *its_text)
 {
     const char *include = context_printf(context, "#include \"%s\"", header), *place = strstr(text, include);
     return place ? context_printf(context, "%.*s#line 1 \"%s\"\n%s%s", (int)(place - text), text, header, its_text,
                                   place + strlen(include))
-                 : NULL;
+                 : text;
+}
+
+/// The source with the fault in it; NULL: the file is none of its own.
+static const char *faulty(struct context *context, const char *text, const char *file, const char *whole, const char *wrong)
+{
+    static const char *const headers[] = {"tiles_codes.h", "tiles_codes_hopper.h", "tiles.h",
+                                        "tiles_hopper.h", "codes.h", "slices.h"}; // each includes later ones
+    const char *own = strstr(text, whole);
+    if (own)
+        return context_printf(context, "%.*s%s%s", (int)(own - text), text, wrong, own + strlen(whole));
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        if (!strcmp(headers[i], file)) {
+            const char *found = with_header(context, text, file, wrong);
+            return found == text ? NULL : found;
+        }
+        text = with_header(context, text, headers[i], embedded_text(context, headers[i]));
+    }
+    return NULL;
 }
 
 /// The sources with the fault in them; a test that plants nothing is wrong.
@@ -111,14 +149,8 @@ static void plant(struct context *context, struct cuda_sources *sources, const s
     const char *wrong = context_printf(context, "%.*s%s%s", (int)(at - file), file, fault->to ? fault->to : "", rest);
     int planted = 0;
     for (uint32_t i = 0; i < sources->count; i++) {
-        const char *text = sources->at[i].text, *whole = strstr(text, file);
-        const char *codes = with_header(context, text, "codes.h", embedded_text(context, "codes.h")); // it includes tiles.h
-        const char *found = with_header(context, text, fault->file, wrong);
-        if (!found && codes)
-            found = with_header(context, codes, fault->file, wrong);
-        if (whole)
-            found = context_printf(context, "%.*s%s", (int)(whole - text), text, wrong);
-        sources->at[i].text = found ? found : text;
+        const char *found = faulty(context, sources->at[i].text, fault->file, file, wrong);
+        sources->at[i].text = found ? found : sources->at[i].text;
         planted += found != NULL;
     }
     if (!planted)
@@ -195,6 +227,12 @@ static void run_wide(const struct fault *fault, uint64_t seed, void *result, siz
     run_layer("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, 0, 40);
 }
 
+static void run_wide_codes(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    run_layer("sm_90a", fault, seed, result, size * 3 / 4, LAYER_E4M3, 100);
+    run_layer("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, LAYER_E4M3, 40);
+}
+
 /// With groups of experts and without.
 static void run_router(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
@@ -227,7 +265,7 @@ static void run_router(const struct fault *fault, uint64_t seed, void *result, s
 enum { RESULT_BYTES = 256 << 10 };
 
 static void (*const runs[])(const struct fault *, uint64_t, void *, size_t) = {
-    [EXPERTS] = run_experts, [CODES] = run_codes, [ROUTER] = run_router, [WIDE] = run_wide};
+    [EXPERTS] = run_experts, [CODES] = run_codes, [ROUTER] = run_router, [WIDE] = run_wide, [WIDE_CODES] = run_wide_codes};
 
 /// 0: nothing was noticed. `good`: the results of the kernels without a fault.
 static int notice(enum subject_kind kind, const struct fault *fault, const char *good)
@@ -276,13 +314,78 @@ static int collect(struct fault *faults, enum subject_kind *kinds, struct contex
     return count;
 }
 
+/// Whether the wrapper's removal is planted, as `gpu::name(` or `gpu::name<`.
+static bool is_order(const char *name, size_t length)
+{
+    for (size_t o = 0; o < sizeof orders / sizeof *orders; o++)
+        if (!strncmp(orders[o], "gpu::", 5) && !strncmp(orders[o] + 5, name, length) && strchr("(<", orders[o][5 + length]))
+            return true;
+    return false;
+}
+
+/// Every wrapper that a back defines either orders something, and is taken out, or is known to order nothing.
+static void count_wrappers(struct context *context, const char *back)
+{
+    static const char define[] = "GPU_INLINE ";
+    int wrappers = 0;
+    for (const char *at = embedded_text(context, back); (at = strstr(at, define)); wrappers++) {
+        at += sizeof define - 1;
+        const char *end = strchr(at, '('), *name = end;
+        while (name > at && name[-1] != ' ' && name[-1] != '*')
+            name--;
+        bool known = is_order(name, (size_t)(end - name));
+        for (size_t i = 0; i < sizeof no_orders / sizeof *no_orders && !known; i++)
+            known = strlen(no_orders[i]) == (size_t)(end - name) && !strncmp(no_orders[i], name, (size_t)(end - name));
+        if (!known)
+            fprintf(stderr, "%s: `%.*s` is neither planted nor known to order nothing\n", back, (int)(end - name), name);
+        CU_ASSERT(known);
+    }
+    CU_ASSERT(wrappers > 10);
+}
+
+/// A file with something to take out is one of `files`, which are searched whole.
+static void check_listed(struct context *context, const char *file)
+{
+    const char *text = embedded_text(context, file);
+    bool listed = false, orders_something = false;
+    for (int f = 0; f < FILES; f++)
+        listed = listed || !strcmp(files[f].file, file);
+    for (size_t o = 0; o < sizeof orders / sizeof *orders; o++)
+        orders_something = orders_something || nth(text, orders[o], 0);
+    if (orders_something && !listed)
+        fprintf(stderr, "%s has barriers or waits that nobody takes out\n", file);
+    CU_ASSERT(listed || !orders_something);
+}
+
+static void test_every_order_is_planted(void)
+{
+    struct fault faults[MOST_FAULTS];
+    enum subject_kind kinds[MOST_FAULTS];
+    struct context context;
+    context_init(&context);
+    count_wrappers(&context, "device_ptx.h");
+    count_wrappers(&context, "hopper_ptx.h");
+    DIR *folder = opendir("stdlib/cuda");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(folder);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        const char *name = entry->d_name, *end = strrchr(name, '.');
+        bool back = !strncmp(name, "device", 6) || !strncmp(name, "hopper", 6);
+        if (end && (!strcmp(end, ".cu") || !strcmp(end, ".h")) && !back)
+            check_listed(&context, name);
+    }
+    closedir(folder);
+    CU_ASSERT(collect(faults, kinds, &context) < MOST_FAULTS); // all of them
+    context_free(&context);
+}
+
 static void test_planted(void)
 {
     struct fault faults[MOST_FAULTS];
     enum subject_kind kinds[MOST_FAULTS];
     struct context context;
     int tried = 0, missed = 0;
-    int every = getenv("MOE_CUDA_FAULTS") ? 1 : 9; // a sample, but in check-long
+    const char *wanted = getenv("MOE_CUDA_FAULTS"), *only = wanted && strchr(wanted, '.') ? wanted : NULL; // a file's, or all
+    int every = wanted ? 1 : 12; // a sample, but in check-long
     char *good[KINDS], reports[4096];
     if (!level_runs_here("cuda:sm_80"))
         return;
@@ -292,7 +395,10 @@ static void test_planted(void)
     CU_ASSERT_EQUAL(host_reports(reports, sizeof reports), 0);
     int count = collect(faults, kinds, &context);
     CU_ASSERT(count >= 25);
-    for (int i = 0; i < count; i += every, tried++) {
+    for (int i = 0; i < count; i += every) {
+        if (only && strcmp(faults[i].file, only) != 0)
+            continue;
+        tried++;
         int verdict = found(kinds[i], &faults[i], good[kinds[i]]);
         CU_ASSERT_NOT_EQUAL(verdict, 3);
         if (verdict == 0) {
@@ -312,5 +418,6 @@ void suite_planted(void);
 void suite_planted(void)
 {
     CU_pSuite suite = CU_add_suite("planted", NULL, NULL);
+    CU_add_test(suite, "every barrier, wait, arrival and fence is among them", test_every_order_is_planted);
     CU_add_test(suite, "planted faults are found", test_planted);
 }

@@ -25,7 +25,7 @@ const struct cuda_chip *cuda_chip(const char *name);
 struct cuda_tile {
     int64_t rows, features; // gate and up count apart
 };
-struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, bool codes);
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, uint32_t operand, bool codes);
 
 /// Fills param's layout, panel, group, bytes and dtype for the CUDA kernels: rows as in the checkpoint; `panel` is how
 /// many of them a unit of work takes. Calling it again changes nothing. False: a type without kernels.

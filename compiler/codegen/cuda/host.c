@@ -2,6 +2,7 @@
 // their own, the emulator and each kernel as shared objects under the hash of their text.
 #include "host.h"
 #include "cache.h"
+#include "headers.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,21 +16,9 @@
 
 extern char **environ;
 
-static const char *const headers[] = {
-    "device.h",  "device_host.h", "hopper.h", "hopper_host.h", "numbers.h", "tiles.h",         "tiles_hopper.h", "codes.h",
-    "rows.h",    "wire.h",        "kernels.h", "limits.h",     "words.def", "host/emulator.h", "host/block.h"};
 static const char *const emulator[] = {"host/block.cc", "host/warp.cc",      "host/copies.cc", "host/boxes.cc",
                                        "host/warpgroup.cc", "host/shadow.cc", "host/report.cc"};
-enum { HEADERS = sizeof headers / sizeof *headers, EMULATOR_FILES = sizeof emulator / sizeof *emulator, MOST_ARGS = 40 };
-
-static const char *file_text(struct context *context, const char *name)
-{
-    size_t size;
-    const char *text = embedded_file(context_printf(context, "cuda/%s", name), &size);
-    if (!text)
-        fatal(context, EXIT_BUG, "%s is not embedded", name);
-    return context_printf(context, "%.*s", (int)size, text);
-}
+enum { EMULATOR_FILES = sizeof emulator / sizeof *emulator, MOST_ARGS = 40 };
 
 // ---------------------------------------------------------------------------------------------------- the compiler
 
@@ -83,18 +72,19 @@ static void make_headers(struct context *context, const char *path, void *user)
     (void)user;
     mkdir(path, 0777);
     mkdir(context_printf(context, "%s/host", path), 0777);
-    for (size_t i = 0; i < HEADERS; i++) {
-        const char *text = file_text(context, headers[i]);
-        cache_write(context, context_printf(context, "%s/%s", path, headers[i]), text, strlen(text));
-    }
+    const char *names[CUDA_MOST_HEADERS], *texts[CUDA_MOST_HEADERS];
+    int count = cuda_headers(context, CUDA_CPU, names, texts);
+    for (int i = 0; i < count; i++)
+        cache_write(context, context_printf(context, "%s/%s", path, names[i]), texts[i], strlen(texts[i]));
 }
 
-/// The folder that kernels include from; it is part of their keys, so that a new header makes new kernels.
+/// The folder that kernels include from.
 static const char *header_folder(struct context *context)
 {
-    const char *key = "headers\n";
-    for (size_t i = 0; i < HEADERS; i++)
-        key = context_printf(context, "%s%s", key, file_text(context, headers[i]));
+    const char *key = "headers\n", *names[CUDA_MOST_HEADERS], *texts[CUDA_MOST_HEADERS];
+    int count = cuda_headers(context, CUDA_CPU, names, texts);
+    for (int i = 0; i < count; i++)
+        key = context_printf(context, "%s%s", key, texts[i]);
     return cache_file(context, key, ".include", make_headers, NULL, NULL);
 }
 
@@ -109,7 +99,7 @@ static void make_emulator(struct context *context, const char *path, void *user)
         count++;
     for (size_t i = 0; i < EMULATOR_FILES; i++) {
         const char *source = context_printf(context, "%s.%zu.cc", path, i);
-        const char *text = file_text(context, emulator[i]);
+        const char *text = cuda_file_text(context, emulator[i]);
         cache_write(context, source, text, strlen(text));
         arguments[count++] = source;
     }
@@ -157,9 +147,10 @@ static void load_emulator(struct context *context, const char *folder)
 {
     if (loaded_emulator.handle)
         return;
-    const char *key = context_printf(context, "emulator\n%s\n%s\n", folder, machine_key(context));
+    const char *key = context_printf(context, "emulator\n%s\n", machine_key(context));
     for (size_t i = 0; i < EMULATOR_FILES; i++)
-        key = context_printf(context, "%s%s", key, file_text(context, emulator[i]));
+        key = context_printf(context, "%s%s", key, cuda_file_text(context, emulator[i]));
+    key = context_printf(context, "%s%s", key, cuda_headers_of(context, CUDA_CPU, key));
     const char *path = cache_file(context, key, ".so", make_emulator, (void *)(uintptr_t)folder, NULL);
     loaded_emulator.handle = load(context, path, RTLD_GLOBAL); // kernels find its functions
     function_of(context, loaded_emulator.handle, "host_take_reports", &loaded_emulator.take_reports);
@@ -197,8 +188,8 @@ static void make_kernel(struct context *context, const char *path, void *user)
 
 static moe_kernel_fn *load_kernel(struct context *context, const struct kernel_job *job)
 {
-    const char *key = context_printf(context, "kernel\n%s\n%s\nchecked %d\n%s", job->folder, machine_key(context),
-                                     job->checked, job->source->text);
+    const char *key = context_printf(context, "kernel\n%s\nchecked %d\n%s%s", machine_key(context), job->checked,
+                                     cuda_headers_of(context, CUDA_CPU, job->source->text), job->source->text);
     const char *path = cache_file(context, key, ".so", make_kernel, (void *)(uintptr_t)job, NULL);
     moe_kernel_fn *function;
     function_of(context, load(context, path, RTLD_LOCAL), "moe_kernel", &function);

@@ -1,6 +1,7 @@
 // NVRTC by dlopen (nvrtc.h). A kernel's cubin, PTX and the assembler's report lie together in a folder of the cache.
 #include "nvrtc.h"
 #include "cache.h"
+#include "headers.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -35,14 +36,6 @@ static const struct {
                  {"nvrtcGetCUBINSize", &nvrtc.cubin_size},  {"nvrtcGetCUBIN", &nvrtc.cubin},
                  {"nvrtcGetPTXSize", &nvrtc.ptx_size},      {"nvrtcGetPTX", &nvrtc.ptx},
                  {"nvrtcDestroyProgram", &nvrtc.destroy}};
-
-/// Names that kernels include, and what they are called here.
-static const char *const headers[][2] = {
-    {"device.h", "device.h"},   {"device_ptx.h", "device_ptx.h"}, {"hopper.h", "hopper.h"}, {"hopper_ptx.h", "hopper_ptx.h"},
-    {"numbers.h", "numbers.h"}, {"tiles.h", "tiles.h"},           {"rows.h", "rows.h"},     {"tiles_hopper.h", "tiles_hopper.h"},
-    {"wire.h", "wire.h"},       {"kernels.h", "kernels.h"},       {"limits.h", "limits.h"}, {"words.def", "words.def"},
-    {"codes.h", "codes.h"},     {"stdint.h", "nvrtc/stdint.h"}, {"stddef.h", "nvrtc/stddef.h"}};
-enum { HEADERS = sizeof headers / sizeof *headers };
 
 static const char *const options[] = {"-std=c++17", "-default-device", "--fmad=false", "-lineinfo",
                                       "--ptxas-options=-v", "-diag-suppress=177"};
@@ -95,7 +88,6 @@ const char *nvrtc_version(struct context *context)
 struct job {
     const struct cuda_chip *chip;
     const struct cuda_source *source;
-    const char *const *texts; // of the headers
 };
 
 static void must(struct context *context, int result)
@@ -118,15 +110,14 @@ static char *take(struct context *context, nvrtc_program program, int (*size_of)
 static void make_code(struct context *context, const char *path, void *user)
 {
     const struct job *job = user;
-    const char *arguments[OPTIONS + 1], *names[HEADERS];
+    const char *arguments[OPTIONS + 1], *names[CUDA_MOST_HEADERS], *texts[CUDA_MOST_HEADERS];
     nvrtc_program program;
     size_t log_size, size;
     for (size_t i = 0; i < OPTIONS; i++)
         arguments[i] = options[i];
     arguments[OPTIONS] = context_printf(context, "-arch=%s", job->chip->name);
-    for (size_t i = 0; i < HEADERS; i++)
-        names[i] = headers[i][0];
-    must(context, nvrtc.create(&program, job->source->text, job->source->name, HEADERS, job->texts, names));
+    int count = cuda_headers(context, CUDA_GPU, names, texts);
+    must(context, nvrtc.create(&program, job->source->text, job->source->name, count, texts, names));
     int result = nvrtc.compile(program, OPTIONS + 1, arguments);
     char *log = take(context, program, nvrtc.log_size, nvrtc.log, &log_size);
     if (result) {
@@ -165,20 +156,13 @@ static int resident_blocks(const struct cuda_chip *chip, const struct cuda_sourc
 
 struct cuda_code nvrtc_compile(struct context *context, const struct cuda_chip *chip, const struct cuda_source *source)
 {
-    const char *texts[HEADERS], *key = context_printf(context, "nvrtc %s %s\n", nvrtc_version(context), chip->name);
+    const char *key = context_printf(context, "nvrtc %s %s\n", nvrtc_version(context), chip->name);
     for (size_t i = 0; i < OPTIONS; i++)
         key = context_printf(context, "%s%s\n", key, options[i]);
-    for (size_t i = 0; i < HEADERS; i++) {
-        size_t size;
-        const char *text = embedded_file(context_printf(context, "cuda/%s", headers[i][1]), &size);
-        if (!text)
-            fatal(context, EXIT_BUG, "%s is not embedded", headers[i][1]);
-        texts[i] = context_printf(context, "%.*s", (int)size, text);
-        key = context_printf(context, "%s%s", key, texts[i]);
-    }
+    key = context_printf(context, "%s%s%s", key, cuda_headers_of(context, CUDA_GPU, source->text), source->text);
     bool made;
-    struct job job = {chip, source, texts};
-    const char *folder = cache_file(context, context_printf(context, "%s%s", key, source->text), ".gpu", make_code, &job, &made);
+    struct job job = {chip, source};
+    const char *folder = cache_file(context, key, ".gpu", make_code, &job, &made);
     const char *log = cache_read_text(context, context_printf(context, "%s/log", folder));
     struct cuda_code code = {.made = made,
                              .cubin = context_printf(context, "%s/cubin", folder),

@@ -28,7 +28,7 @@ const struct cuda_chip *cuda_chip(const char *name)
 /// What codes.h expands: whole steps of 16 k share their scales.
 static bool codes_fit(const struct plan_param *param, uint32_t dtype)
 {
-    bool computes = param->operand == dtype_bf16 || param->operand == dtype_f16;
+    bool computes = dtype_computes(param->operand);
     bool blocks = param->block_rows > 0 && param->block_cols > 0 && param->block_cols % 16 == 0 && param->cols % 8 == 0;
     return computes && blocks && (dtype != dtype_mxfp4 || (param->block_rows == 1 && param->block_cols == 32));
 }
@@ -219,12 +219,18 @@ static int64_t block_n(const struct plan_kernel *kernel)
     return kernel->role == kernel_role_mlp_up && !is_plain(kernel) && !kernel->n[8] ? 2 * HALF : COLUMNS;
 }
 
+/// Element type of the rows that a product multiplies.
+static uint32_t operand_of(const struct plan_kernel *kernel)
+{
+    return (uint32_t)kernel->n[kernel->role == kernel_role_mlp_up ? 3 : 2];
+}
+
 /// The parameters that the kernel's weights and biases are, with `cols` 1 for biases.
 static struct plan_param weights_of(const struct plan_kernel *kernel, bool biases)
 {
     const int64_t *n = kernel->n;
     bool up = kernel->role == kernel_role_mlp_up, gated = up && !is_plain(kernel);
-    uint32_t operand = up ? (uint32_t)n[3] : (uint32_t)n[2];
+    uint32_t operand = operand_of(kernel);
     struct plan_param param = {.dtype = biases ? dtype_f32 : n[8] ? (uint32_t)n[8] : operand,
                                .operand = operand,
                                .rows = gated ? 2 * n[1] : n[1],
@@ -236,16 +242,37 @@ static struct plan_param weights_of(const struct plan_kernel *kernel, bool biase
     return param;
 }
 
-/// The slots of tiles.h, or of codes.h with the tile that codes are expanded to.
-static int64_t product_bytes(const struct plan_kernel *kernel, const struct plan_param *weights)
+/// Rows of the B tile by warpgroups; fewer for codes, as above.
+static int64_t wide_block_n(const struct plan_kernel *kernel)
 {
-    int64_t b = block_n(kernel), slice = SLICE_BYTES / 2, part = slice;
-    if (!weights->scales)
-        return STAGES * (BLOCK_M + b) * SLICE_BYTES;
+    return kernel->n[8] ? WIDE_BLOCK_N / 2 : WIDE_BLOCK_N;
+}
+
+/// What a slot of codes.h takes for `rows` rows.
+static int64_t code_slot_bytes(const struct plan_param *weights, int64_t rows)
+{
+    int64_t slice = SLICE_BYTES / dtype_bytes(weights->operand), part = slice;
     while (weights->block_cols % part != 0)
         part /= 2;
-    int64_t codes = slice * dtype_bits(weights->dtype) / 8, scales = slice / part * plan_scale_bytes(weights);
-    return STAGES * (BLOCK_M * SLICE_BYTES + b * (codes + scales)) + b * SLICE_BYTES;
+    return rows * (slice * dtype_bits(weights->dtype) / 8 + slice / part * plan_scale_bytes(weights));
+}
+
+/// The slots of tiles.h, or of tiles_codes.h with the tile that codes are expanded to.
+static int64_t product_bytes(const struct plan_kernel *kernel, const struct plan_param *weights)
+{
+    int64_t b = block_n(kernel);
+    if (!weights->scales)
+        return STAGES * (BLOCK_M + b) * SLICE_BYTES;
+    return STAGES * (BLOCK_M * SLICE_BYTES + code_slot_bytes(weights, b)) + b * SLICE_BYTES;
+}
+
+/// Those of tiles_hopper.h or tiles_codes_hopper.h; each slot has a barrier for full and one for empty.
+static int64_t wide_bytes(const struct plan_kernel *kernel, const struct plan_param *weights)
+{
+    int64_t b = wide_block_n(kernel), a_and_barriers = WIDE_STAGES * (WIDE_BLOCK_M * SLICE_BYTES + 16);
+    if (!weights->scales)
+        return a_and_barriers + WIDE_STAGES * b * SLICE_BYTES;
+    return a_and_barriers + 2 * b * SLICE_BYTES + (WIDE_STAGES + 1) * code_slot_bytes(weights, b);
 }
 
 /// Bytes that a kernel of rows reads for one of them, replies once.
@@ -270,17 +297,19 @@ static int64_t least(int64_t a, int64_t b)
 static bool is_wide(const struct cuda_chip *chip, const struct plan_kernel *kernel)
 {
     bool product = kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down;
-    return product && chip->warpgroups && kernel->n[8] == dtype_none;
+    return product && chip->warpgroups && operand_of(kernel) != dtype_f32;
 }
 
-struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, bool codes)
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, uint32_t operand, bool codes)
 {
     struct plan_kernel kernel = {.role = gated ? kernel_role_mlp_up : kernel_role_mlp_down, .n[8] = codes};
-    bool wide = chip->warpgroups && !codes;
-    return (struct cuda_tile){wide ? WIDE_BLOCK_M : BLOCK_M, wide ? WIDE_BLOCK_N : block_n(&kernel)};
+    kernel.n[gated ? 3 : 2] = operand;
+    bool wide = is_wide(chip, &kernel);
+    return (struct cuda_tile){wide ? WIDE_BLOCK_M : BLOCK_M, wide ? wide_block_n(&kernel) : block_n(&kernel)};
 }
 
-/// The tensors of a wide product: A, a row a pair; and B, a row an output feature of an expert, gate and up apart.
+/// The tensors of a wide product: A, a row a pair; and B, a row an output feature of an expert, gate and up apart; codes are
+/// no tensors.
 static void set_maps(struct cuda_source *source, const struct plan_kernel *kernel)
 {
     const int64_t *n = kernel->n, k = n[0], rows = n[1];
@@ -292,6 +321,9 @@ static void set_maps(struct cuda_source *source, const struct plan_kernel *kerne
                                         .extents = {k, 1},
                                         .strides = {2, n[4]},
                                         .box = {SLICE, BOX_ROWS}};
+    source->map_count = 1;
+    if (n[8])
+        return;
     source->maps[1] = (struct cuda_map){.argument = up ? UP_W : DOWN_W,
                                         .rank = 4,
                                         .counts = cuda_counts_experts,
@@ -328,14 +360,14 @@ static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const
 {
     struct plan_param weights = weights_of(kernel, false);
     bool up = kernel->role == kernel_role_mlp_up, gated = up && !is_plain(kernel), wide = is_wide(chip, kernel);
-    int64_t high = wide ? WIDE_BLOCK_M : BLOCK_M, rows = wide ? WIDE_BLOCK_N : block_n(kernel);
+    int64_t high = wide ? WIDE_BLOCK_M : BLOCK_M, rows = wide ? wide_block_n(kernel) : block_n(kernel);
     int64_t unit = weights.panel / (gated ? 2 : 1), columns = least(rows, weights.rows);
     put_size(w, "WEIGHT_BYTES", weights.bytes);
     put_size(w, "BIAS_BYTES", weights_of(kernel, true).bytes);
     put_count(w, "BLOCK_M", high);
     put_count(w, "PANEL", unit);
     if (up) {
-        put_count(w, "FEATURES", wide ? BOX_ROWS : rows / 2);
+        put_count(w, "FEATURES", wide ? rows / 4 : rows / 2); // two teams
         put_count(w, "TILE_PANELS", rows / weights.panel);
     } else {
         put_count(w, "COLUMNS", rows);
@@ -343,14 +375,13 @@ static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const
     source->stages = wide ? WIDE_STAGES : STAGES;
     source->threads = wide ? WIDE_THREADS : THREADS;
     source->tile_flops = 2 * high * columns * kernel->n[0];
-    source->tile_bytes = high * kernel->n[0] * 2 + columns * (plan_rows_bytes(&weights) / weights.rows);
+    source->tile_bytes = high * kernel->n[0] * dtype_bytes(operand_of(kernel)) + columns * (plan_rows_bytes(&weights) / weights.rows);
     put_count(w, "STAGES", source->stages);
     put_count(w, "RESIDENT", wide ? 1 : 2);
     if (!wide)
         return product_bytes(kernel, &weights);
     put_maps(w, source);
-    // a barrier for a slot that is full and one for a slot that is empty
-    return source->stages * ((high + rows) * SLICE_BYTES + 16);
+    return wide_bytes(kernel, &weights);
 }
 
 /// Tile sizes and what follows from them, in the text and in `source`.
@@ -381,12 +412,6 @@ static void put_tiles(struct writer *w, const struct cuda_chip *chip, const stru
 static bool computes(int64_t dtype)
 {
     return dtype > 0 && dtype_computes((uint32_t)dtype);
-}
-
-/// What tensor cores multiply.
-static bool multiplies(int64_t dtype)
-{
-    return dtype == dtype_bf16 || dtype == dtype_f16;
 }
 
 /// Operands of a row operator that are rows, and its result.
@@ -450,8 +475,8 @@ static bool can_multiply(const struct plan_kernel *kernel)
                  n[10] != weights_of(kernel, false).scales))
         return false;
     if (!up)
-        return sizes && multiplies(n[2]) && computes(n[3]);
-    return sizes && multiplies(n[3]) && n[2] >= 0 && n[2] < activation_words_count &&
+        return sizes && computes(n[2]) && computes(n[3]);
+    return sizes && computes(n[3]) && n[2] >= 0 && n[2] < activation_words_count &&
            !(is_plain(kernel) && n[2] == activation_clamped_silu);
 }
 
