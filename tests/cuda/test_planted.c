@@ -85,8 +85,8 @@ static const struct fault others[] = {
     {"tiles_codes_hopper.h", "expand<N>(wide_tile(step)", "expand<N / 2>(wide_tile(step)", 0},
     {"tiles_codes_hopper.h", "slot + m * BOX_BYTES", "slot + m * 1024", 0},
     {"tiles_codes_hopper.h", "step / STAGES & 1", "(step / STAGES & 1) ^ 1", 0},
-    {"mlp_up.cu", "if (place < tile.rows &&", "if (place <= tile.rows &&", 0},
-    {"mlp_up.cu", "&& at < tile.feature_end)", "&& at <= tile.feature_end)", 0},
+    {"mlp_up.cu", "if (place >= tile.rows ||", "if (place > tile.rows ||", 0},
+    {"mlp_up.cu", "|| at >= tile.feature_end)", "|| at > tile.feature_end)", 0},
     {"mlp_up.cu", "number += gpu::blocks()", "number += gpu::blocks() + 1", 0},
     {"mlp_up.cu", "at.before += wide * high;", "at.before += wide;", 0},
     {"mlp_down.cu", "if (place >= rows)", "if (place > rows)", 0},
@@ -114,13 +114,14 @@ static const char *nth(const char *text, const char *wanted, int number)
     return NULL;
 }
 
-/// The text with a header in the place of its #include.
+/// The text with a header in the place of each #include of it: which of them is compiled the preprocessor decides.
 static const char *with_header(struct context *context, const char *text, const char *header, const char *its_text)
 {
-    const char *include = context_printf(context, "#include \"%s\"", header), *place = strstr(text, include);
-    return place ? context_printf(context, "%.*s#line 1 \"%s\"\n%s%s", (int)(place - text), text, header, its_text,
-                                  place + strlen(include))
-                 : text;
+    const char *include = context_printf(context, "#include \"%s\"", header);
+    for (const char *place; (place = strstr(text, include));)
+        text = context_printf(context, "%.*s#line 1 \"%s\"\n%s%s", (int)(place - text), text, header, its_text,
+                              place + strlen(include));
+    return text;
 }
 
 /// The source with the fault in it; NULL: the file is none of its own.
@@ -326,9 +327,9 @@ static bool is_order(const char *name, size_t length)
 /// Every wrapper that a back defines either orders something, and is taken out, or is known to order nothing.
 static void count_wrappers(struct context *context, const char *back)
 {
-    static const char define[] = "GPU_INLINE ";
+    static const char define[] = "GPU_INLINE ", first[] = "namespace gpu {";
     int wrappers = 0;
-    for (const char *at = embedded_text(context, back); (at = strstr(at, define)); wrappers++) {
+    for (const char *at = strstr(embedded_text(context, back), first); (at = strstr(at, define)); wrappers++) {
         at += sizeof define - 1;
         const char *end = strchr(at, '('), *name = end;
         while (name > at && name[-1] != ' ' && name[-1] != '*')
