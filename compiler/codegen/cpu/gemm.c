@@ -23,6 +23,13 @@ static unsigned rows_to_prefetch(const struct gemm *gemm)
     return coded ? (ROWS_TO_PREFETCH * (unsigned)dtype_bits(gemm->read.dtype) + 15) / 16 : ROWS_TO_PREFETCH;
 }
 
+// Whether a tile of so many rows may have to: the smallest of several tiles has half as many rows as the largest.
+static bool prefetches(const struct gemm *gemm, unsigned rows)
+{
+    unsigned least = rows_to_prefetch(gemm), share = (gemm->most_rows + 1) / 2;
+    return gemm->prefetches && rows >= (least < share ? least : share);
+}
+
 // k values taken from A by one load: a pair of bf16, or one number
 static unsigned step_of(const struct gemm *gemm)
 {
@@ -140,7 +147,7 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
     LLVMValueRef columns[WIDE_PANELS * PANEL_VECTORS][2];
     unsigned numbers = rows * vectors_of(gemm), unroll = unroll_of(gemm);
     unsigned a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
-    struct loop loop = loop_begin_once(e, 0, count, unroll, carried, numbers + gemm->prefetches);
+    struct loop loop = loop_begin_once(e, 0, count, unroll, carried, numbers + prefetches(gemm, rows));
     LLVMValueRef a_k = offset(e, a, scaled(e, loop.index, a_bytes));
     LLVMValueRef b_k = offset(e, b, scaled(e, loop.index, k_bytes(&gemm->read, 1)));
     for (unsigned k = 0; k < unroll; k += step_of(gemm)) {
@@ -149,7 +156,7 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
                          columns + i * PANEL_VECTORS);
         tile_step(e, gemm, rows, offset_const(e, a_k, k * a_bytes), columns, carried);
     }
-    if (gemm->prefetches) {
+    if (prefetches(gemm, rows)) {
         LLVMValueRef step = LLVMGetParam(e->function, TILE_STEP);
         for (unsigned i = 0; i < gemm->panels; i++)
             for (int64_t at = 0; at < k_bytes(&gemm->weights, unroll); at += 64)
@@ -196,7 +203,7 @@ static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned ro
     for (unsigned i = 0; i < numbers; i++)
         store_f32(e, splat_f32(e, 0, lanes), offset_const(e, totals, i * lanes * 4), dtype_f32, lanes);
     if (whole > 0) {
-        struct loop loop = loop_begin_once(e, 0, whole, 1, &ahead, gemm->prefetches);
+        struct loop loop = loop_begin_once(e, 0, whole, 1, &ahead, prefetches(gemm, rows));
         add_block(e, gemm, rows, offset(e, a, scaled(e, loop.index, a_bytes)),
                   offset(e, b, scaled(e, loop.index, b_bytes)), offset(e, scales, scaled(e, loop.index, scale_bytes)),
                   block, totals, &ahead);
@@ -274,9 +281,13 @@ static void generate_tiles(struct emit *e, struct gemm *gemm, const char *name)
         generate_tile(e, gemm, rows, name);
 }
 
-// Tiles of several panels, for as few rows as leave room for their sums: the fewer rows, the more panels.
+// Tiles of several panels, for as few rows as leave room for their sums: the fewer rows, the more panels. Where a vector
+// of weights is 64 bytes from memory, one panel's two chains keep up, and one stream is read the fastest; not so the
+// router's, whose panels are few.
 static void wide_tiles(struct emit *e, struct gemm *gemm, const char *name)
 {
+    if (gemm->prefetches && !dtype_quantised(gemm->weights.dtype) && e->level->lanes >= 16)
+        return;
     unsigned least = 1;
     for (unsigned i = 0; i < WIDE_SHAPES; i++) {
         unsigned panels = WIDE_PANELS >> i, most = gemm->most_rows / panels;
@@ -287,7 +298,6 @@ static void wide_tiles(struct emit *e, struct gemm *gemm, const char *name)
         wide->panels = panels;
         wide->least_rows = least;
         wide->most_rows = most;
-        wide->prefetches = gemm->prefetches && rows_to_prefetch(gemm) <= most;
         generate_tiles(e, wide, context_printf(e->context, "%s_%u", name, panels));
         least = most + 1;
     }

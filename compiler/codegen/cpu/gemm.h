@@ -1,6 +1,6 @@
-// The register tile all matrix products share: up to 13 rows of A times one panel of packed weights, or very few rows
-// times several panels. Every output is one chain of multiply-adds over k in ascending order whatever the tile, so a
-// row's result does not depend on its company.
+// The register tile all matrix products share: up to 13 rows of A times one panel of packed weights, or (quantised
+// weights, narrower vectors) very few rows times several panels. Every output is one chain of multiply-adds over k in
+// ascending order whatever the tile, so a row's result does not depend on its company.
 #ifndef MOECC_CODEGEN_CPU_GEMM_H
 #define MOECC_CODEGEN_CPU_GEMM_H
 
@@ -28,7 +28,7 @@ struct gemm {
     struct plan_param read;  // what the tiles read: the weights, or an expanded copy of a panel
     unsigned least_rows;     // that it makes a tile for
     struct gemm *many;       // for more rows; NULL: none
-    struct gemm *wide[WIDE_SHAPES]; // for very few: 4 or 2 panels at once, whose chains hide each other's latency; or NULL
+    struct gemm *wide[WIDE_SHAPES]; // for very few: 4 or 2 panels at once, whose chains hide each other's latency, or NULL
     unsigned panels;         // of a tile
     LLVMTypeRef tile_type, expand_type;
     LLVMValueRef tiles[TILE_ROWS_MAX + 1], expand;
