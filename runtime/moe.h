@@ -117,7 +117,7 @@ typedef struct moe_step {
     uint32_t rank;
     int64_t tokens;
     const void *in;                 // [tokens, width]
-    void *out;                      // [tokens, width]; only whole results are ever written when the step succeeds
+    void *out;                      // [tokens, width], apart from `in`; whole results where the step succeeds
     int32_t *topk_ids;              // [tokens, choices] in order of choice, last layer's; may be NULL
     float *topk_weights;            // [tokens, choices]; may be NULL
     const int32_t *given_ids;       // replaces the router's choice; -1 skips a slot; may be NULL

@@ -36,6 +36,15 @@ static moe_status check_given(struct moe_session *session, const moe_step *step)
     return MOE_OK;
 }
 
+/// A result is written while other rows of the input are still to be read.
+static bool shares_memory(const struct moe_session *session, const moe_step *step)
+{
+    size_t elements = (size_t)step->tokens * (size_t)session->info->width;
+    uintptr_t in = (uintptr_t)step->in, out = (uintptr_t)step->out;
+    return in < out + elements * (size_t)dtype_bytes(session->info->y_dtype) &&
+           out < in + elements * (size_t)dtype_bytes(session->info->x_dtype);
+}
+
 static moe_status check_step(struct moe_session *session, const moe_step *step)
 {
     if (step->rank >= session->info->ranks)
@@ -47,6 +56,8 @@ static moe_status check_step(struct moe_session *session, const moe_step *step)
                          (long long)step->tokens, (long long)session->info->tokens_bound);
     if (step->tokens && (!step->in || !step->out))
         return BAD_INPUT(session, MOE_BAD_INPUT, "rank %u has tokens but no input or output", step->rank);
+    if (shares_memory(session, step))
+        return BAD_INPUT(session, MOE_BAD_INPUT, "rank %u: its output lies where its input is", step->rank);
     session->ranks[step->rank].step = step;
     return step->given_ids ? check_given(session, step) : MOE_OK;
 }

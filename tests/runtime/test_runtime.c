@@ -314,6 +314,10 @@ static void test_input(void)
     d.steps[0].given_weights = NULL;
     expect_input_error(session, &d, 2, "without weights");
     d.steps[0].given_weights = d.weights;
+    void *out = d.steps[1].out;
+    d.steps[1].out = (char *)(uintptr_t)d.steps[1].in + 64;
+    expect_input_error(session, &d, 2, "rank 1: its output lies where its input is");
+    d.steps[1].out = out;
     CU_ASSERT_EQUAL(moe_session_run(session, d.steps, 2), MOE_OK); // such errors do not break a session
     CU_ASSERT(data_right(&d));
     CU_ASSERT_STRING_EQUAL(moe_session_error(session), ""); // nor do their words outlive what follows
