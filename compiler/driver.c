@@ -64,19 +64,18 @@ static void verify_ir(struct compilation *c, const struct ir *ir, const char *pa
 #endif
 }
 
-// A root file that the system does not give us is the system's failure, not a mistake in a program.
-static void require_readable(struct context *context, const char *path)
+/// A root file that the system does not give us is the system's failure, not a mistake in a program. Read once: it may be a
+/// pipe.
+static void read_root(struct context *context, const char *path)
 {
-    FILE *file = fopen(path, "rb");
-    if (!file || fgetc(file) == EOF) {
-        int why = !file || ferror(file) ? errno : 0; // an empty file is no failure
-        if (file)
-            fclose(file);
-        if (why)
-            fatal(context, EXIT_SYSTEM, "cannot read %s: %s", path, strerror(why));
-        return;
-    }
-    fclose(file);
+    size_t size;
+    for (uint32_t i = 0; i < context->file_count; i++) // given as text: that goes before the file on disk
+        if (!context->files[i].module && !strcmp(context->files[i].path, path))
+            return;
+    const char *text = read_whole_file(context, path, &size);
+    if (!text)
+        fatal(context, EXIT_SYSTEM, "cannot read %s: %s", path, strerror(errno));
+    add_source(context, path, text, size, NULL);
 }
 
 static bool parse(struct compilation *c)
@@ -597,7 +596,7 @@ enum exit_code compile(struct context *context, const struct driver_options *opt
     struct timespec start;
     clock_gettime(CLOCK_MONOTONIC, &start);
     *result = (struct driver_result){0};
-    require_readable(context, options->file);
+    read_root(context, options->file);
     struct compilation *c = context_alloc(context, sizeof *c);
     *c = (struct compilation){.context = context, .options = options, .result = result, .pipeline = NONE, .pass_start = start};
     c->cpu_level = options->levels ? options->levels[0] : options->cpu_level;

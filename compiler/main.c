@@ -179,34 +179,12 @@ static const char *output_conflict(struct context *context, const struct command
     return source ? "this would replace a file that the result is made from; give another name with `-o`" : NULL;
 }
 
-static bool read_file(struct context *context, const char *path, const char **text, size_t *size)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return false;
-    size_t capacity = 1 << 16, used = 0;
-    char *buffer = malloc(capacity);
-    for (size_t got; buffer && (got = fread(buffer + used, 1, capacity - used, file)); used += got)
-        if (used + got == capacity)
-            buffer = realloc(buffer, capacity *= 2);
-    bool fine = buffer && !ferror(file);
-    fclose(file);
-    if (fine) {
-        char *copy = context_alloc(context, used + 1);
-        memcpy(copy, buffer, used);
-        *text = copy;
-        *size = used;
-    }
-    free(buffer);
-    return fine;
-}
-
 /// What carries the plan: the file given, or the runtime inside this moecc. Refused where it is for another machine than
 /// the kernels. False: context->fatal_message says why.
 static bool choose_carrier(struct context *context, const struct command_line *line, const char **carrier, size_t *size)
 {
     *carrier = embedded_file(line->library ? "stub/lib" : "stub/run", size);
-    if (line->carrier && !read_file(context, line->carrier, carrier, size)) {
+    if (line->carrier && !(*carrier = read_whole_file(context, line->carrier, size))) {
         snprintf(context->fatal_message, sizeof context->fatal_message, "%.150s: %.90s", line->carrier, strerror(errno));
         return false;
     }
@@ -270,9 +248,9 @@ static enum exit_code command_fmt(struct context *context, struct command_line *
     if (!line->operand_count)
         return usage_error("`%s` takes files", "fmt");
     for (int i = 0; i < line->operand_count; i++) {
-        const char *text, *path = line->operands[i];
         size_t size;
-        if (!read_file(context, path, &text, &size)) {
+        const char *path = line->operands[i], *text = read_whole_file(context, path, &size);
+        if (!text) {
             fprintf(stderr, "moecc: cannot read %s: %s\n", path, strerror(errno));
             worst = EXIT_SYSTEM;
             continue;

@@ -68,6 +68,9 @@ const char *context_printf(struct context *context, const char *format, ...) __a
 _Noreturn void fatal(struct context *context, enum exit_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/// A whole file, a NUL behind it, that lives as long as the context; a pipe is read to its end. NULL with errno: EFBIG where it
+/// is larger than any source.
+const char *read_whole_file(struct context *context, const char *path, size_t *size);
 /// Adds a file from memory; text is copied. Returns its number.
 uint32_t add_source(struct context *context, const char *path, const char *text, size_t size, const char *module);
 /// 1-based line and column (in characters) of an offset; a byte that is no part of one counts as one.

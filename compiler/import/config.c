@@ -14,33 +14,6 @@ static void release_root(void *root)
     json_decref(root);
 }
 
-static bool read_text(struct context *context, const char *path, uint32_t *number)
-{
-    FILE *file = fopen(path, "rb");
-    size_t size = 0, capacity = 0;
-    void **text = context_slot(context, free);
-    if (!file)
-        return false;
-    for (bool more = true; more;) {
-        if (size == capacity) {
-            void *grown = realloc(*text, capacity = capacity ? capacity * 2 : 16384);
-            if (!grown) {
-                fclose(file);
-                fatal(context, EXIT_SYSTEM, "out of memory while reading %.200s", path);
-            }
-            *text = grown;
-        }
-        size_t got = fread((char *)*text + size, 1, capacity - size, file);
-        size += got;
-        more = got > 0;
-    }
-    bool fine = !ferror(file);
-    fclose(file);
-    if (fine)
-        *number = add_source(context, path, *text, size, NULL);
-    return fine;
-}
-
 bool config_open(struct context *context, const char *path, struct config *config)
 {
     struct stat status;
@@ -59,9 +32,11 @@ bool config_open(struct context *context, const char *path, struct config *confi
                      : slash ? context_printf(context, "%.*s", slash == path ? 1 : (int)(slash - path), path)
                              : ".";
     config->path = folder ? context_printf(context, "%s/config.json", config->folder) : path;
-    errno = 0;
-    if (!read_text(context, config->path, &config->file))
+    size_t size;
+    const char *text = read_whole_file(context, config->path, &size);
+    if (!text)
         fatal(context, errno == ENOENT ? EXIT_INPUT : EXIT_SYSTEM, "cannot read %.200s: %s", config->path, strerror(errno));
+    config->file = add_source(context, config->path, text, size, NULL);
     const struct source_file *file = &context->files[config->file];
     json_error_t error;
     void **kept = context_slot(context, release_root);

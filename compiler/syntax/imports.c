@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { IMPORT_DEPTH_LIMIT = 100, FILE_BYTES_LIMIT = 64 << 20 };
+enum { IMPORT_DEPTH_LIMIT = 100 };
 
 struct loader {
     struct context *context;
@@ -103,44 +103,11 @@ static uint32_t find_file(const struct context *context, const char *path, bool 
 }
 
 /// A file that is not there is the program's mistake; one that the system does not give us is the system's failure.
-static bool refuse_file(struct context *context, const char *path)
+static void refuse_file(struct context *context, const char *path)
 {
-    if (errno && errno != ENOENT && errno != ENOTDIR && errno != EISDIR && errno != ENAMETOOLONG && errno != ELOOP)
+    if (errno && errno != ENOENT && errno != ENOTDIR && errno != EISDIR && errno != ENAMETOOLONG && errno != ELOOP &&
+        errno != EFBIG)
         fatal(context, EXIT_SYSTEM, "cannot read %.200s: %s", path, strerror(errno));
-    return false;
-}
-
-/// The file's text in `*text`; false when it cannot be read.
-static bool read_file(struct context *context, const char *path, void **text, size_t *size)
-{
-    errno = 0;
-    FILE *in = fopen(path, "rb");
-    size_t capacity = 0;
-    *size = 0;
-    if (!in)
-        return refuse_file(context, path);
-    while (*size < FILE_BYTES_LIMIT) {
-        if (*size == capacity) {
-            capacity = capacity ? capacity * 2 : 16384;
-            void *grown = realloc(*text, capacity);
-            if (!grown) {
-                fclose(in);
-                fatal(context, EXIT_SYSTEM, "out of memory while reading %.200s", path);
-            }
-            *text = grown;
-        }
-        size_t got = fread((char *)*text + *size, 1, capacity - *size, in);
-        *size += got;
-        if (got)
-            continue;
-        bool bad = ferror(in) != 0; // a folder opens, but cannot be read
-        int cause = errno;
-        fclose(in);
-        errno = cause;
-        return !bad || refuse_file(context, path);
-    }
-    fclose(in);
-    return false;
 }
 
 static uint32_t add_module(struct context *context, const char *path)
@@ -155,10 +122,10 @@ static uint32_t add_module(struct context *context, const char *path)
 static uint32_t add_file(struct context *context, const char *path)
 {
     size_t size;
-    void **text = context_slot(context, free);
-    if (!read_file(context, path, text, &size))
-        return NONE;
-    return add_source(context, path, *text, size, NULL);
+    const char *text = read_whole_file(context, path, &size);
+    if (!text)
+        refuse_file(context, path);
+    return text ? add_source(context, path, text, size, NULL) : NONE;
 }
 
 static void load_unit(struct loader *loader, uint32_t file, const char *path, node_id import);

@@ -53,25 +53,6 @@ const struct candidate *consider(struct tuning *t, struct candidate candidate)
     return &t->kept[at];
 }
 
-static bool read_base(struct tuning *t)
-{
-    FILE *file = fopen(t->options->driver.file, "rb");
-    char *text = NULL;
-    size_t size = 0;
-    FILE *copy = file ? open_memstream(&text, &size) : NULL;
-    char block[4096];
-    for (size_t got; copy && (got = fread(block, 1, sizeof block, file)) > 0;)
-        fwrite(block, 1, got, copy);
-    bool fine = copy && !ferror(file) && fclose(copy) == 0;
-    if (file)
-        fclose(file);
-    if (fine)
-        t->base = context_printf(t->context, "%s", text);
-    t->base_size = fine ? strlen(t->base) : 0;
-    free(text);
-    return fine;
-}
-
 static const struct candidate *best_offer(const struct tuning *t)
 {
     for (uint32_t i = 0; i < t->kept_count; i++)
@@ -204,7 +185,8 @@ enum exit_code tune(struct context *context, const struct tune_options *options,
     *t = (struct tuning){.context = context, .options = options, .most = options->evaluations ? options->evaluations : EVALUATIONS};
     mallopt(M_MMAP_THRESHOLD, 64 << 20); // contexts come and go: their pages stay with the process
     mallopt(M_TRIM_THRESHOLD, 256 << 20);
-    if (!read_base(t))
+    t->base = read_whole_file(context, options->driver.file, &t->base_size);
+    if (!t->base)
         fatal(context, EXIT_SYSTEM, "cannot read %s: %s", options->driver.file, strerror(errno));
     t->name = "tuned";
     for (int i = 2; strstr(t->base, context_printf(context, "schedule %s", t->name)); i++)

@@ -7,27 +7,6 @@
 
 static const char heading[] = "// kernel ";
 
-/// The whole file, with a NUL.
-static char *read_whole(struct context *context, const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    size_t size = 0, capacity = 1 << 16;
-    char *text = context_alloc(context, capacity + 1);
-    for (size_t got; file && (got = fread(text + size, 1, capacity - size, file)) > 0;) {
-        size += got;
-        if (size < capacity)
-            continue;
-        char *more = context_alloc(context, 2 * capacity + 1);
-        memcpy(more, text, size);
-        text = more;
-        capacity *= 2;
-    }
-    if (!file || ferror(file))
-        fatal(context, EXIT_SYSTEM, "cannot read %s: %s", path, strerror(errno));
-    fclose(file);
-    return text;
-}
-
 /// Lines keep their numbers, in the file that was edited.
 static void drop_line_directives(char *text)
 {
@@ -47,7 +26,11 @@ static struct cuda_source *source_named(struct context *context, const struct cu
 
 void cuda_use_file(struct context *context, struct cuda_sources *sources, const char *path)
 {
-    char *text = read_whole(context, path), *at = text;
+    size_t size;
+    const char *given = read_whole_file(context, path, &size);
+    if (!given)
+        fatal(context, EXIT_SYSTEM, "cannot read %s: %s", path, strerror(errno));
+    char *text = memcpy(context_alloc(context, size + 1), given, size), *at = text;
     int line = 1, found = 0;
     drop_line_directives(text);
     while (*at) {
