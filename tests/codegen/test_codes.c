@@ -1,6 +1,6 @@
 // Quantised weights in generated kernels: every level and operand type against a float64 product with the numbers that
-// the codes stand for; few rows, whose tiles expand codes themselves, and many, which share an expanded copy, give a row
-// the same bytes.
+// the codes stand for; few rows, whose tiles expand codes themselves, and many, which may share an expanded copy, give a
+// row the same bytes.
 #include <CUnit/CUnit.h>
 #include <math.h>
 #include <stdlib.h>

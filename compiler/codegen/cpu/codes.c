@@ -53,7 +53,8 @@ static void expand_e4m3(struct emit *e, LLVMValueRef codes, LLVMValueRef columns
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef low = look_up_e4m3(e, codes, 0), high = look_up_e4m3(e, codes, 8);
-    high = LLVMBuildOr(b, high, LLVMBuildAnd(b, codes, splat_bytes(e, 0x80), ""), "");
+    // no `or`: the ternary operation it would become takes from the dot products beside it
+    high = LLVMBuildAdd(b, high, LLVMBuildAnd(b, codes, splat_bytes(e, 0x80), ""), "");
     for (uint32_t v = 0; v < PANEL_VECTORS; v++) {
         LLVMValueRef order[64];
         for (uint32_t i = 0; i < 64; i++) {

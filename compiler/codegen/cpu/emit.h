@@ -17,7 +17,7 @@ struct cpu_level {
     unsigned lanes;        // f32 elements of a vector register
     unsigned tile_rows;    // most rows of a fused GEMM tile that leave no accumulator spilled
     unsigned widened_rows; // the same for 16-bit weights without a dot product, which need more registers
-    unsigned coded_rows;   // the same for quantised weights that the tile expands itself; more rows share an expanded copy
+    unsigned coded_rows;   // the same for quantised weights expanded by a tile of several panels or without dot products
     bool fma, f16c;
     bool dot_bf16; // vdpbf16ps, and byte permutes to expand quantised weights for it
 };

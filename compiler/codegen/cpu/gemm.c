@@ -103,6 +103,9 @@ static LLVMValueRef dot_bf16(struct emit *e, LLVMValueRef sum, LLVMValueRef a, L
     return LLVMBuildCall2(e->builder, type, function, args, 3, "");
 }
 
+// What a tile function is given besides its finisher's pointers.
+enum { TILE_A, TILE_B, TILE_AHEAD, TILE_STEP, TILE_SCALES, TILE_OWN };
+
 // vectors of a tile's row
 static unsigned vectors_of(const struct gemm *gemm)
 {
@@ -121,40 +124,61 @@ static void load_columns(struct emit *e, const struct gemm *gemm, LLVMValueRef b
         load_b(e, gemm, offset_const(e, b, k_bytes(&gemm->read, k)), v * e->level->lanes, columns[v]);
 }
 
+// Pointers to A that a tile reads it by. Beside the look-ups that expand codes, a number of A is better read by each dot
+// product itself than once into a register, and so it is where the load has no other use: each vector has a pointer of
+// its own then, of which the code generator does not know that they are the same.
+static unsigned readers_of(struct emit *e, const struct gemm *gemm)
+{
+    return uses_dot(e, gemm) && dtype_quantised(gemm->read.dtype) ? vectors_of(gemm) : 1;
+}
+
+// Their values: loads that the code generator must not merge.
+static void make_readers(struct emit *e, const struct gemm *gemm, LLVMValueRef *a)
+{
+    a[0] = LLVMGetParam(e->function, TILE_A);
+    if (readers_of(e, gemm) == 1)
+        return;
+    LLVMValueRef place = LLVMBuildAlloca(e->builder, e->ptr, "");
+    store(e, a[0], place, 8);
+    for (unsigned i = 0; i < readers_of(e, gemm); i++) {
+        a[i] = load(e, e->ptr, place, 8);
+        LLVMSetVolatile(a[i], true);
+    }
+}
+
 // one step of k for all rows: sums += A column x panels' row
-static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a,
+static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *a, LLVMValueRef at,
                       LLVMValueRef (*columns)[2], LLVMValueRef *sums)
 {
-    LLVMValueRef row[2];
+    LLVMValueRef row[TILE_VECTORS][2];
+    unsigned count = readers_of(e, gemm);
     for (unsigned r = 0; r < rows; r++) {
-        load_a(e, gemm, offset_const(e, a, r * gemm->a_stride), row);
+        for (unsigned i = 0; i < count; i++)
+            load_a(e, gemm, offset_const(e, offset(e, a[i], at), r * gemm->a_stride), row[i]);
         for (unsigned part = 0; part < parts_of(e, gemm); part++)
             for (unsigned v = 0; v < vectors_of(gemm); v++) {
-                LLVMValueRef *sum = &sums[r * vectors_of(gemm) + v];
-                *sum = uses_dot(e, gemm) ? dot_bf16(e, *sum, row[part], columns[v][part])
-                                         : multiply_add(e, row[part], columns[v][part], *sum);
+                LLVMValueRef *sum = &sums[r * vectors_of(gemm) + v], number = row[v % count][part];
+                *sum = uses_dot(e, gemm) ? dot_bf16(e, *sum, columns[v][part], number)
+                                         : multiply_add(e, number, columns[v][part], *sum);
             }
     }
 }
 
-// What a tile function is given besides its finisher's pointers.
-enum { TILE_A, TILE_B, TILE_AHEAD, TILE_STEP, TILE_SCALES, TILE_OWN };
-
 // sums (then, where it prefetches, the place to prefetch) += A x panel over `count` k values
-static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef b,
+static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *a, LLVMValueRef b,
                          int64_t count, LLVMValueRef *carried)
 {
-    LLVMValueRef columns[WIDE_PANELS * PANEL_VECTORS][2];
+    LLVMValueRef columns[TILE_VECTORS][2];
     unsigned numbers = rows * vectors_of(gemm), unroll = unroll_of(gemm);
     unsigned a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
     struct loop loop = loop_begin_once(e, 0, count, unroll, carried, numbers + prefetches(gemm, rows));
-    LLVMValueRef a_k = offset(e, a, scaled(e, loop.index, a_bytes));
+    LLVMValueRef a_k = scaled(e, loop.index, a_bytes);
     LLVMValueRef b_k = offset(e, b, scaled(e, loop.index, k_bytes(&gemm->read, 1)));
     for (unsigned k = 0; k < unroll; k += step_of(gemm)) {
         for (unsigned i = 0; i < gemm->panels; i++)
             load_columns(e, gemm, offset_const(e, b_k, i * plan_panel_bytes(&gemm->weights)), k,
                          columns + i * PANEL_VECTORS);
-        tile_step(e, gemm, rows, offset_const(e, a_k, k * a_bytes), columns, carried);
+        tile_step(e, gemm, rows, a, LLVMBuildAdd(e->builder, a_k, const_i64(e, k * a_bytes), ""), columns, carried);
     }
     if (prefetches(gemm, rows)) {
         LLVMValueRef step = LLVMGetParam(e->function, TILE_STEP);
@@ -166,25 +190,22 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
     loop_end(e, &loop, carried);
 }
 
-// totals += scales x (A x panel) over a block of `count` k values. The totals wait in memory, which costs little beside
-// the block and leaves the registers to the sums.
-static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef a, LLVMValueRef b,
-                      LLVMValueRef scales, int64_t count, LLVMValueRef totals, LLVMValueRef *ahead)
+// totals (then, where it prefetches, the place to prefetch) += scales x (A x panel) over a block of `count` k values
+static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *a, LLVMValueRef b,
+                      LLVMValueRef scales, int64_t count, LLVMValueRef *totals)
 {
-    LLVMValueRef carried[CARRIED_MAX], factors[WIDE_PANELS * PANEL_VECTORS];
+    LLVMValueRef carried[CARRIED_MAX], factors[TILE_VECTORS];
     unsigned numbers = rows * vectors_of(gemm), lanes = e->level->lanes;
     for (unsigned i = 0; i < numbers; i++)
         carried[i] = splat_f32(e, 0, lanes);
-    carried[numbers] = *ahead;
+    carried[numbers] = totals[numbers];
     add_products(e, gemm, rows, a, b, count, carried);
-    *ahead = carried[numbers];
+    totals[numbers] = carried[numbers];
     for (unsigned i = 0; i < gemm->panels; i++)
         load_scales(e, &gemm->weights, offset_const(e, scales, i * plan_panel_bytes(&gemm->weights)),
                     factors + i * PANEL_VECTORS);
-    for (unsigned i = 0; i < numbers; i++) {
-        LLVMValueRef at = offset_const(e, totals, i * lanes * 4), total = load_f32(e, at, dtype_f32, lanes);
-        store_f32(e, multiply_add(e, carried[i], factors[i % vectors_of(gemm)], total), at, dtype_f32, lanes);
-    }
+    for (unsigned i = 0; i < numbers; i++)
+        totals[i] = multiply_add(e, carried[i], factors[i % vectors_of(gemm)], totals[i]);
 }
 
 // sums = A x panels, block after block of k that shares scales
@@ -195,25 +216,25 @@ static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned ro
     int64_t block = w->block_cols, whole = gemm->k / block, rest = gemm->k % block;
     int64_t a_bytes = block * dtype_bytes(gemm->a_dtype), b_bytes = k_bytes(&gemm->read, block);
     int64_t scale_bytes = w->scales * plan_scale_bytes(w);
-    LLVMValueRef a = LLVMGetParam(e->function, TILE_A), b = LLVMGetParam(e->function, TILE_B);
-    LLVMValueRef scales = LLVMGetParam(e->function, TILE_SCALES), ahead = LLVMGetParam(e->function, TILE_AHEAD);
-    LLVMValueRef totals =
-        LLVMBuildArrayAlloca(e->builder, vector_of(e->f32, lanes), const_i32(e, numbers), "totals");
-    LLVMSetAlignment(totals, lanes * 4);
+    LLVMValueRef b = LLVMGetParam(e->function, TILE_B), a[TILE_VECTORS], block_a[TILE_VECTORS];
+    LLVMValueRef scales = LLVMGetParam(e->function, TILE_SCALES);
+    make_readers(e, gemm, a);
     for (unsigned i = 0; i < numbers; i++)
-        store_f32(e, splat_f32(e, 0, lanes), offset_const(e, totals, i * lanes * 4), dtype_f32, lanes);
+        sums[i] = splat_f32(e, 0, lanes);
+    sums[numbers] = LLVMGetParam(e->function, TILE_AHEAD);
     if (whole > 0) {
-        struct loop loop = loop_begin_once(e, 0, whole, 1, &ahead, prefetches(gemm, rows));
-        add_block(e, gemm, rows, offset(e, a, scaled(e, loop.index, a_bytes)),
-                  offset(e, b, scaled(e, loop.index, b_bytes)), offset(e, scales, scaled(e, loop.index, scale_bytes)),
-                  block, totals, &ahead);
-        loop_end(e, &loop, &ahead);
+        struct loop loop = loop_begin_once(e, 0, whole, 1, sums, numbers + prefetches(gemm, rows));
+        for (unsigned i = 0; i < readers_of(e, gemm); i++)
+            block_a[i] = offset(e, a[i], scaled(e, loop.index, a_bytes));
+        add_block(e, gemm, rows, block_a, offset(e, b, scaled(e, loop.index, b_bytes)),
+                  offset(e, scales, scaled(e, loop.index, scale_bytes)), block, sums);
+        loop_end(e, &loop, sums);
     }
+    for (unsigned i = 0; i < readers_of(e, gemm); i++)
+        block_a[i] = offset_const(e, a[i], whole * a_bytes);
     if (rest > 0)
-        add_block(e, gemm, rows, offset_const(e, a, whole * a_bytes), offset_const(e, b, whole * b_bytes),
-                  offset_const(e, scales, whole * scale_bytes), rest, totals, &ahead);
-    for (unsigned i = 0; i < numbers; i++)
-        sums[i] = load_f32(e, offset_const(e, totals, i * lanes * 4), dtype_f32, lanes);
+        add_block(e, gemm, rows, block_a, offset_const(e, b, whole * b_bytes),
+                  offset_const(e, scales, whole * scale_bytes), rest, sums);
 }
 
 // hands the sums to the finisher, panel by panel
@@ -241,7 +262,8 @@ static void generate_tile(struct emit *e, struct gemm *gemm, unsigned rows, cons
         for (unsigned i = 0; i < rows * vectors_of(gemm); i++)
             carried[i] = splat_f32(e, 0, e->level->lanes);
         carried[rows * vectors_of(gemm)] = LLVMGetParam(tile, TILE_AHEAD);
-        add_products(e, gemm, rows, LLVMGetParam(tile, TILE_A), LLVMGetParam(tile, TILE_B), gemm->k, carried);
+        LLVMValueRef a = LLVMGetParam(tile, TILE_A);
+        add_products(e, gemm, rows, &a, LLVMGetParam(tile, TILE_B), gemm->k, carried);
     }
     finish_tile(e, gemm, rows, carried);
     LLVMBuildRetVoid(e->builder);
@@ -290,7 +312,8 @@ static void wide_tiles(struct emit *e, struct gemm *gemm, const char *name)
         return;
     unsigned least = 1;
     for (unsigned i = 0; i < WIDE_SHAPES; i++) {
-        unsigned panels = WIDE_PANELS >> i, most = gemm->most_rows / panels;
+        bool coded = dtype_quantised(gemm->read.dtype);
+        unsigned panels = WIDE_PANELS >> i, most = (coded ? e->level->coded_rows : gemm->most_rows) / panels;
         if (most < least || plan_panels(&gemm->weights) < panels)
             continue;
         struct gemm *wide = gemm->wide[i] = context_alloc(e->context, sizeof *wide);
@@ -307,14 +330,14 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
 {
     gemm->read = gemm->weights;
     gemm->least_rows = gemm->panels = 1;
-    if (!dtype_quantised(gemm->weights.dtype)) {
+    if (!dtype_quantised(gemm->weights.dtype) || uses_dot(e, gemm)) { // dot products hide the look-ups beside them
         wide_tiles(e, gemm, name);
         generate_tiles(e, gemm, name);
         return;
     }
     struct gemm *many = context_alloc(e->context, sizeof *many);
     *many = *gemm;
-    many->read = kernel_weights(e, gemm->read.split ? dtype_bf16 : dtype_f32, gemm->weights.rows, gemm->k, false, false);
+    many->read = kernel_weights(e, dtype_f32, gemm->weights.rows, gemm->k, false, false);
     gemm->many = many;
     gemm->most_rows = e->level->coded_rows < many->most_rows ? e->level->coded_rows : many->most_rows;
     unsigned least = gemm->most_rows + 1, shared = (many->most_rows + 1) / 2; // by two tiles, evenly

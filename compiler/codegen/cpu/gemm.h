@@ -6,7 +6,7 @@
 
 #include "emit.h"
 
-enum { TILE_POINTERS = 4, WIDE_PANELS = 4, WIDE_SHAPES = 2 };
+enum { TILE_POINTERS = 4, WIDE_PANELS = 4, WIDE_SHAPES = 2, TILE_VECTORS = WIDE_PANELS * PANEL_VECTORS };
 
 struct gemm {
     uint32_t a_dtype;
@@ -23,8 +23,8 @@ struct gemm {
                    LLVMValueRef *p);
     void *user;
 
-    // by gemm_tiles: quantised weights are expanded by the tiles themselves when there are few rows, once for all of
-    // them into the worker's scratch when there are more than most_rows
+    // by gemm_tiles: quantised weights are expanded by the tiles themselves where dot products hide that or there are few
+    // rows; else once for all of them into the worker's scratch when there are more than most_rows
     struct plan_param read;  // what the tiles read: the weights, or an expanded copy of a panel
     unsigned least_rows;     // that it makes a tile for
     struct gemm *many;       // for more rows; NULL: none
