@@ -201,17 +201,18 @@ static void connect_exchanges(struct lowering *l)
                         continue;
                     uint32_t send = logical_of(l, p->first_family + sends[kind], layer, cell);
                     uint32_t recv = logical_of(l, p->first_family + recvs[kind], layer, cell);
-                    for (uint32_t k = 0; k < (kind == EXCHANGE_COMBINE ? p->chunks : 1); k++) {
+                    bool combine = kind == EXCHANGE_COMBINE;
+                    for (uint32_t k = 0; k < (combine ? p->chunks : 1); k++) {
                         ROW(l->plan, plan_exchange, row + k)->send = l->logicals[send].buffer;
                         ROW(l->plan, plan_exchange, row + k)->recv = l->logicals[recv].buffer;
+                        if (!ROW(l->plan, plan_exchange, row + k)->node)
+                            continue;
+                        uint32_t relay = combine ? chunk_family(F_GATHER, k) : F_RELAY;
+                        uint32_t relays = logical_of(l, p->first_family + relay, layer, cell);
+                        uint32_t sums = logical_of(l, p->first_family + chunk_family(F_SUMS, k), layer, cell);
+                        ROW(l->plan, plan_exchange, row + k)->relay = l->logicals[relays].buffer;
+                        ROW(l->plan, plan_exchange, row + k)->sums = combine ? l->logicals[sums].buffer : NONE;
                     }
-                    if (!ROW(l->plan, plan_exchange, row)->node)
-                        continue;
-                    bool combine = kind == EXCHANGE_COMBINE;
-                    uint32_t relay = logical_of(l, p->first_family + (combine ? F_GATHER : F_RELAY), layer, cell);
-                    uint32_t sums = logical_of(l, p->first_family + F_SUMS, layer, cell);
-                    ROW(l->plan, plan_exchange, row)->relay = l->logicals[relay].buffer;
-                    ROW(l->plan, plan_exchange, row)->sums = combine ? l->logicals[sums].buffer : NONE;
                 }
 }
 
@@ -360,5 +361,6 @@ int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank)
         return family->kind == F_PAIRS ? moe_pairs_bytes(path->experts, rows, pairs) : times(pairs, family->row_bytes);
     }
     struct sizing s = sizing_of(l, family->path, layer, cell, rank);
+    s.reply += family->chunk;
     return routed_bytes(&s, family);
 }

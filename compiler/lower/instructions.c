@@ -67,8 +67,10 @@ static uint32_t family_in(const struct writer *w, enum path_family kind, uint32_
 static uint32_t family(const struct writer *w, enum path_family kind)
 {
     bool whole = kind == F_IDS || kind == F_WEIGHTS || kind == F_TAKEN || kind == F_SUM;
-    uint32_t place = w->path->workplaces > 1 ? w->piece * F_DENSE_COUNT : 0;
-    return family_in(w, (enum path_family)(place + kind), whole ? 0 : w->wave);
+    uint32_t place = w->path->workplaces > 1 ? w->piece * F_DENSE_COUNT + kind
+                     : w->path->chunks > 1   ? chunk_family(kind, w->piece)
+                                             : kind;
+    return family_in(w, (enum path_family)place, whole ? 0 : w->wave);
 }
 
 static void begin(struct writer *w, enum opcode op, double cost)
@@ -191,10 +193,15 @@ static double latency(const struct writer *w)
     return longest;
 }
 
+/// The base combine, or the chunk of it that the instance is about.
+static uint32_t combine_of(const struct writer *w)
+{
+    return exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_COMBINE) + w->piece;
+}
+
 static void message(struct writer *w, enum opcode op, uint32_t kind, enum path_family send, enum path_family recv)
 {
-    uint32_t row = exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind) +
-                   (kind == EXCHANGE_COMBINE ? w->piece : 0); // a chunk
+    uint32_t row = kind == EXCHANGE_COMBINE ? combine_of(w) : exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind);
     const struct plan_exchange *e = ROW(w->l->plan, plan_exchange, row);
     double cost = w->looping ? 0 : op == opcode_send ? wire_time(w, e) : latency(w);
     begin(w, op, cost);
@@ -223,8 +230,8 @@ static void relay(struct writer *w, enum opcode op, uint32_t kind)
 {
     begin(w, op, op == opcode_settle ? latency(w) : 0);
     w->draft->phase = phase_relay;
-    w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind);
     bool dispatch = kind == EXCHANGE_DISPATCH;
+    w->draft->exchange = dispatch ? exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind) : combine_of(w);
     for (uint32_t wave = dispatch ? w->wave : 0; wave <= w->wave; wave++)
         touch(w, family_in(w, F_RELAY, wave), false);
     touch(w, family(w, dispatch ? F_RECV : F_REPLY_RECV), op == opcode_forward);
@@ -268,6 +275,17 @@ static bool packs_sums(const struct writer *w)
     return packs;
 }
 
+/// Rows of sums. Of those that come in rounds a chunk's launch has the chunk's only: the verifier knows which.
+static void sums_rows(struct writer *w, enum path_family control, enum path_family rows, enum access access)
+{
+    if (control != F_SPILL_SUMS || w->path->chunks < 2) {
+        own(w, rows, access);
+        return;
+    }
+    w->draft->exchange = combine_of(w);
+    touch(w, family(w, rows), false);
+}
+
 /// Sums into the formats in which they go home: of a relay, or of rows that overflowed.
 static void draft_packed_sums(struct writer *w, enum path_family control, enum path_family from, enum path_family to, double bytes)
 {
@@ -277,8 +295,8 @@ static void draft_packed_sums(struct writer *w, enum path_family control, enum p
         launch(w, w->path->reply_kernel[i], work(w, 0, bytes));
         w->draft->phase = control == F_FOLDS ? phase_relay : w->draft->phase;
         own(w, control, access_read);
-        own(w, from, access_read);
-        own(w, to, access_write);
+        sums_rows(w, control, from, access_read);
+        sums_rows(w, control, to, access_write);
     }
 }
 
@@ -291,7 +309,7 @@ static void draft_combine_recv(struct writer *w)
         relay(w, opcode_settle, EXCHANGE_COMBINE);
         launch(w, p->fold_kernel, work(w, 0, hit_rows(w) * 32));
         w->draft->phase = phase_relay;
-        w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_DISPATCH);
+        w->draft->exchange = combine_of(w);
         own(w, F_RELAY, access_read);
         own(w, F_GATHER, access_read);
         fresh(w, F_SUMS);
@@ -593,7 +611,7 @@ static void draft_merge(struct writer *w)
     if (has_pool(w) && p->node) {
         launch(w, p->sum_kernel, 0);
         own(w, F_SPILL_SUMS, access_read);
-        own(w, F_SPILL, access_update);
+        sums_rows(w, F_SPILL_SUMS, F_SPILL, access_update);
         draft_packed_sums(w, F_SPILL_SUMS, F_SPILL, F_PACKED, 0);
     }
     launch(w, p->merge_kernels[adds][ends], work(w, 0, (hit_rows(w) + tokens(w)) * (double)p->width * 2 * 4));
@@ -607,15 +625,15 @@ static void draft_merge(struct writer *w)
     if (adds)
         own(w, F_SUM, access_read);
     if (p->chunks > 1) { // of the replies only the chunk's rows: the verifier knows which
-        w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_COMBINE) + w->piece;
+        w->draft->exchange = combine_of(w);
         touch(w, family(w, F_REPLY_RECV), false);
     } else
         own(w, F_REPLY_RECV, access_read);
     own(w, F_OWN, access_read);
     if (has_pool(w))
-        own(w, F_SPILL, access_read);
+        sums_rows(w, F_SPILL_SUMS, F_SPILL, access_read);
     if (has_pool(w) && packs_sums(w))
-        own(w, F_PACKED, access_read);
+        sums_rows(w, F_SPILL_SUMS, F_PACKED, access_read);
 }
 
 /// An operator on rows: what it reads in the order of the text, then the result.

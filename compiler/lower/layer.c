@@ -336,28 +336,30 @@ static void add_path_families(struct lowering *l, uint32_t number)
     p->first_family = l->family_count;
     p->workplaces = count_workplaces(l, p);
     p->chunks = count_chunks(l, p);
-    if (p->node && p->chunks > 1)
-        lower_refuse(l, E0901, p->dispatch, "via", "replies in chunks through relays are not built yet");
-    for (uint32_t n = 0; n < (p->dense ? F_DENSE_COUNT * p->workplaces : F_COUNT); n++) {
-        uint32_t i = p->dense ? n % F_DENSE_COUNT : n;
+    uint32_t more = p->node && p->chunks > 1 ? (p->chunks - 1) * F_CHUNK_COUNT : 0;
+    for (uint32_t n = 0; n < (p->dense ? F_DENSE_COUNT * p->workplaces : F_COUNT + more); n++) {
+        uint32_t i = p->dense ? n % F_DENSE_COUNT : n < F_COUNT ? n : F_CHUNK_FIRST + (n - F_COUNT) % F_CHUNK_COUNT;
+        uint32_t chunk = p->dense || n < F_COUNT ? 0 : 1 + (n - F_COUNT) / F_CHUNK_COUNT;
         uint32_t stage = (i >= F_IDS && i <= F_WEIGHTS) || i == F_TAKEN                                ? p->route
                          : (i >= F_BINS && i <= F_RECV) || (i >= F_POOL_SEND && i <= F_ROUND)          ? p->dispatch
                          : i == F_RELAY                                                                ? p->dispatch
                          : i == F_REPLY_SEND || i == F_REPLY_RECV || i == F_POOL_REPLY || i >= F_SPILL ? p->combine
                                                                                                        : p->expert;
-        struct family family = {.kind = (enum path_family)i, .path = number, .value = NONE, .dtype = dtype_none};
+        struct family family = {.kind = (enum path_family)i, .path = number, .chunk = chunk, .value = NONE, .dtype = dtype_none};
         family.control =
             i == F_PAIRS || i == F_BINS || i == F_ROUND || i == F_POOL_PAIRS || i == F_SPILL_SUMS || i == F_FOLDS;
         const char *result = ir_text(l->module, lower_stage(l, stage)->name);
         const char *name = context_printf(l->context, "%s.%s", result, suffixes[i]);
-        add_family(l, family, p->workplaces > 1 ? context_printf(l->context, "%s.%u", name, n / F_DENSE_COUNT) : name);
+        uint32_t copy = p->workplaces > 1 ? n / F_DENSE_COUNT : chunk;
+        add_family(l, family, p->workplaces > 1 || chunk ? context_printf(l->context, "%s.%u", name, copy) : name);
     }
     for (uint32_t i = 0; i < p->workplaces; i++)
         describe_mlp(p, l->families + p->first_family + i * F_DENSE_COUNT);
     struct family *f = l->families + p->first_family;
     if (p->dense)
         return;
-    f[F_POOL_A] = (struct family){f[F_POOL_A].name, p->a_dtype, p->a_stride, false, number, F_POOL_A, NONE};
+    f[F_POOL_A].dtype = p->a_dtype;
+    f[F_POOL_A].row_bytes = p->a_stride;
     f[F_POOL_HIDDEN].dtype = p->a_dtype;
     f[F_POOL_HIDDEN].row_bytes = p->hidden_stride;
     f[F_POOL_ACC].dtype = dtype_f32;

@@ -101,7 +101,9 @@ enum path_family {
     F_FOLDS,
     F_TAKEN, // places of experts that tokens have taken, i32
     F_COUNT,
-    F_DENSE_COUNT = F_ACC + 1
+    F_DENSE_COUNT = F_ACC + 1,
+    F_CHUNK_FIRST = F_GATHER, // replies in chunks through relays: these once for every chunk
+    F_CHUNK_COUNT = F_FOLDS + 1 - F_GATHER
 };
 
 struct family {
@@ -111,6 +113,7 @@ struct family {
     bool control;  // shares no byte with anything else
     uint32_t path; // NONE: a value between stages
     enum path_family kind;
+    uint32_t chunk; // of the replies
     uint32_t value; // mod_value row of such a value
 };
 
@@ -243,6 +246,13 @@ static inline int64_t wave_experts(const struct lowering *l, uint32_t rank, uint
 {
     struct sched_share share = wave_share(l->schedule, wave);
     return slots_wave_begin(l->plan, rank, share.end, share.total) - slots_wave_begin(l->plan, rank, share.begin, share.total);
+}
+/// The number of a family among those of its path; `chunk`: of the replies through relays.
+static inline uint32_t chunk_family(uint32_t kind, uint32_t chunk)
+{
+    return chunk && kind >= F_CHUNK_FIRST && kind < F_CHUNK_FIRST + F_CHUNK_COUNT
+               ? F_COUNT + (chunk - 1) * F_CHUNK_COUNT + kind - F_CHUNK_FIRST
+               : kind;
 }
 /// `1` or, with waves, `1,0`: what follows a name.
 const char *cell_text(const struct lowering *l, uint32_t cell);

@@ -99,6 +99,41 @@ static uint32_t chunk_place(const struct places *p, uint32_t place, uint32_t pie
     return p->buffers + place * p->parts + (piece - p->v->variant->parts.first);
 }
 
+/// The place an argument names; NONE for parameters, which nothing writes.
+static uint32_t place_of(const struct places *p, const struct plan_instr *instr, uint32_t number)
+{
+    if (number >= instr->args.count)
+        return NONE;
+    const struct plan_arg *arg = ROW(p->v->plan, plan_arg, instr->args.first + number);
+    uint32_t buffer = arg->buffer - p->v->variant->buffers.first;
+    if (buffer_row(p, buffer)->kind == buffer_kind_param)
+        return NONE;
+    return arg->slice == NONE ? buffer : p->buffers + buffer * p->parts + (arg->slice - p->v->variant->parts.first);
+}
+
+static uint32_t role_of(const struct verifier *v, const struct plan_instr *instr)
+{
+    return ROW(v->plan, plan_kernel, instr->kernel)->role;
+}
+
+/// What bin was given for replies that come in rounds: each chunk's are rows of their own, summed and merged for themselves.
+static void use_spilled_chunks(const struct places *p, bool *used)
+{
+    const struct verifier *v = p->v;
+    for (uint32_t e = 0; e < v->event_count; e++) {
+        const struct plan_instr *instr = event_instr(v, e);
+        bool bin = instr->op == opcode_launch && instr->kernel != NONE && role_of(v, instr) == kernel_role_bin;
+        if (!bin || !ROW(v->plan, plan_exchange, instr->exchange)->chunks)
+            continue;
+        for (uint32_t i = 0; i < v->variant->exchanges.count; i++) {
+            const struct plan_exchange *x = ROW(v->plan, plan_exchange, v->variant->exchanges.first + i);
+            for (uint32_t arg = BIN_SPILL; arg <= BIN_PACKED && x->base == instr->exchange && x->piece != NONE; arg++)
+                if (place_of(p, instr, arg) != NONE)
+                    used[chunk_place(p, place_of(p, instr, arg), x->piece)] = true;
+        }
+    }
+}
+
 /// Places that some argument or exchange names; slices of others never occur.
 static bool *used_places(const struct places *p)
 {
@@ -121,6 +156,7 @@ static bool *used_places(const struct places *p)
             used[chunk_place(p, buffer_place(p, x->send), x->piece)] =
                 used[chunk_place(p, buffer_place(p, x->recv), x->piece)] = true;
     }
+    use_spilled_chunks(p, used);
     return used;
 }
 
@@ -172,27 +208,10 @@ static void use_remote(struct places *p, uint32_t place, enum access access, uin
             use_kind(p, place, access, (enum kind)kind);
 }
 
-/// The place an argument names; NONE for parameters, which nothing writes.
-static uint32_t place_of(const struct places *p, const struct plan_instr *instr, uint32_t number)
-{
-    if (number >= instr->args.count)
-        return NONE;
-    const struct plan_arg *arg = ROW(p->v->plan, plan_arg, instr->args.first + number);
-    uint32_t buffer = arg->buffer - p->v->variant->buffers.first;
-    if (buffer_row(p, buffer)->kind == buffer_kind_param)
-        return NONE;
-    return arg->slice == NONE ? buffer : p->buffers + buffer * p->parts + (arg->slice - p->v->variant->parts.first);
-}
-
 struct through { // what a role touches through the control that a writer filled; copy_rows through some tables of it
     uint32_t role, writer, first_table, end_table;
     uint8_t reads[4], writes[4]; // 1 + argument of the writer, 0: none
 };
-
-static uint32_t role_of(const struct verifier *v, const struct plan_instr *instr)
-{
-    return ROW(v->plan, plan_kernel, instr->kernel)->role;
-}
 
 static const struct through throughs[] = {
     {kernel_role_copy_rows, kernel_role_bin, TABLES_PACK, TABLES_PACK_END, {BIN_X + 1}, {BIN_SEND + 1}},
@@ -255,14 +274,13 @@ static bool use_through(struct places *p, uint32_t event, uint32_t control)
     for (size_t i = 0; i < sizeof throughs / sizeof *throughs; i++) {
         if (!goes_through(v, &throughs[i], instr, writer))
             continue;
-        bool chunk = throughs[i].role == kernel_role_merge && instr->exchange != NONE;
-        uint32_t piece = chunk ? ROW(v->plan, plan_exchange, instr->exchange)->piece : NONE;
+        uint32_t piece = instr->exchange != NONE ? ROW(v->plan, plan_exchange, instr->exchange)->piece : NONE;
         for (int j = 0; j < 4; j++) {
-            uint32_t read = throughs[i].reads[j] ? place_of(p, writer, throughs[i].reads[j] - 1u) : NONE;
-            if (throughs[i].reads[j] && !is_earlier(v, writer, throughs[i].reads[j] - 1u))
-                use_place(p, j == 0 ? chunk_place(p, read, piece) : read, access_read);
-            if (throughs[i].writes[j] && !is_earlier(v, writer, throughs[i].writes[j] - 1u))
-                use_place(p, place_of(p, writer, throughs[i].writes[j] - 1u), access_write);
+            uint32_t read = throughs[i].reads[j], write = throughs[i].writes[j];
+            if (read && !is_earlier(v, writer, read - 1u)) // own rows are not cut
+                use_place(p, chunk_place(p, place_of(p, writer, read - 1u), read == BIN_OWN + 1u ? NONE : piece), access_read);
+            if (write && !is_earlier(v, writer, write - 1u))
+                use_place(p, chunk_place(p, place_of(p, writer, write - 1u), piece), access_write);
         }
         if (throughs[i].role == kernel_role_copy_rows && throughs[i].writer == kernel_role_fan_out &&
             throughs[i].first_table == TABLES_UNPACK)

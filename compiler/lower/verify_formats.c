@@ -11,8 +11,9 @@ struct dispatch_state {
     uint32_t packed, unpacked, replied; // tables, as bits, since bin, fan_out and mlp_down
     bool summed;                        // mlp_down has made the sums of the replies
     uint32_t y_dtype;                   // of those sums
-    bool folded, binned_sums;           // fold has filled its control; bin has one for replies that come in rounds
-    struct relayed_sums {
+    bool binned_sums;                   // bin has a second control, for replies that come in rounds
+    bool folded;                        // (by combine) fold has filled its control
+    struct relayed_sums {               // (by combine)
         bool made;       // by sum_rows, since then
         uint32_t packed; // tables since then
     } relay, spill;
@@ -68,6 +69,14 @@ static bool wrong_format(const struct formats *f, uint32_t event)
     return verify_fail(f->v, "%s converts rows of another format than they have", event_text(f->v, event));
 }
 
+/// The combine that answers a dispatch; where the instruction is about one chunk, that.
+static uint32_t answer_number(const struct formats *f, uint32_t dispatch, const struct plan_instr *instr)
+{
+    const struct plan_exchange *first = answer_of(f, dispatch);
+    uint32_t number = first ? (uint32_t)(first - exchange_row(f, 0)) : NONE;
+    return number != NONE && instr->exchange != NONE ? number + exchange_row(f, instr->exchange)->chunk : number;
+}
+
 /// The sums that a control buffer of fold, or of bin for rounds, is about; NULL: it is another kind of control.
 static struct relayed_sums *sums_of(const struct formats *f, const struct plan_instr *instr, uint32_t argument)
 {
@@ -76,7 +85,10 @@ static struct relayed_sums *sums_of(const struct formats *f, const struct plan_i
     if (!filler)
         return NULL;
     uint32_t role = kernel_of(f, filler)->role, control = ROW(f->v->plan, plan_arg, instr->args.first + argument)->buffer;
-    struct dispatch_state *state = role == kernel_role_bin || role == kernel_role_fold ? state_of(f, filler->exchange) : NULL;
+    uint32_t combine = role == kernel_role_fold  ? filler->exchange
+                       : role == kernel_role_bin ? answer_number(f, filler->exchange, instr)
+                                                 : NONE;
+    struct dispatch_state *state = combine != NONE ? state_of(f, combine) : NULL;
     if (!state || (role == kernel_role_bin && ROW(f->v->plan, plan_arg, filler->args.first + BIN_BINS)->buffer == control))
         return NULL;
     return role == kernel_role_fold ? &state->relay : &state->spill;
@@ -86,7 +98,8 @@ static struct relayed_sums *sums_of(const struct formats *f, const struct plan_i
 static bool see_pack(const struct formats *f, uint32_t event, const struct plan_instr *instr, struct relayed_sums *sums)
 {
     const struct plan_instr *filler = ROW(f->v->plan, plan_instr, *writer_of(f, instr, COPY_CONTROL));
-    const struct plan_exchange *carrier = answer_of(f, filler->exchange);
+    bool relay = kernel_of(f, filler)->role == kernel_role_fold;
+    const struct plan_exchange *carrier = relay ? exchange_row(f, filler->exchange) : answer_of(f, filler->exchange);
     const int64_t *n = kernel_of(f, instr)->n;
     int64_t number = n[5] - TABLES_REPLY;
     if (!carrier || number < 0 || number >= carrier->wires.count)
@@ -194,8 +207,8 @@ static bool see_merge(const struct formats *f, uint32_t event, const struct plan
     }
     if (!fits)
         return wrong_format(f, event);
-    const struct dispatch_state *state = state_of(f, bin->exchange);
-    return !state->binned_sums || sums_ready(f, event, &state->spill, reply);
+    return !state_of(f, bin->exchange)->binned_sums ||
+           sums_ready(f, event, &state_of(f, answer_number(f, bin->exchange, instr))->spill, reply);
 }
 
 /// Everything that a send may carry has been packed: rows in every format, sums in those that are not their own type.
@@ -219,10 +232,19 @@ static bool see_forward(const struct formats *f, uint32_t event, uint32_t exchan
     const struct plan_exchange *e = exchange_row(f, exchange);
     if (e->kind == exchange_kind_dispatch)
         return true;
-    const struct dispatch_state *state = state_of(f, e->base);
+    const struct dispatch_state *state = state_of(f, exchange);
     if (!state->folded) // what nothing fills is no row
-        return !state->fanned || verify_fail(f->v, "%s sends sums that are not made yet", event_text(f->v, event));
+        return !state_of(f, e->base)->fanned || verify_fail(f->v, "%s sends sums that are not made yet", event_text(f->v, event));
     return sums_ready(f, event, &state->relay, e);
+}
+
+/// What was summed of a dispatch's replies that come in rounds is no longer all there is.
+static void forget_sums(const struct formats *f, uint32_t dispatch)
+{
+    struct rows rows = f->v->variant->exchanges;
+    for (uint32_t i = rows.first; i < rows.first + rows.count; i++)
+        if (exchange_row(f, i)->kind == exchange_kind_combine && exchange_row(f, i)->base == dispatch)
+            state_of(f, i)->spill = (struct relayed_sums){.made = false};
 }
 
 /// Of bin: it may have a second control, for sums of replies that come in rounds. What was summed before is not theirs.
@@ -233,7 +255,7 @@ static void see_bin(const struct formats *f, uint32_t event, const struct plan_i
     state->binned = true;
     state->packed = 0;
     state->binned_sums = e->node && !e->pool && moe_bin_has_sums(instr->args.count, e->wave);
-    state->spill = (struct relayed_sums){.made = false};
+    forget_sums(f, instr->exchange);
     if (state->binned_sums)
         *writer_of(f, instr, BIN_SUMS) = f->v->events[event].instr;
 }
@@ -241,7 +263,7 @@ static void see_bin(const struct formats *f, uint32_t event, const struct plan_i
 /// Replies of another round come behind those that were summed.
 static void see_end(const struct formats *f, uint32_t pool)
 {
-    state_of(f, exchange_row(f, pool)->base)->spill = (struct relayed_sums){.made = false};
+    forget_sums(f, exchange_row(f, pool)->base);
 }
 
 static bool see_launch(const struct formats *f, uint32_t event, const struct plan_instr *instr)

@@ -102,8 +102,8 @@ static bool relays_fit(const struct sizes *s, const struct plan_exchange *e)
 
 static bool fold_fits(const struct sizes *s)
 {
-    const struct plan_exchange *reply = reply_of(s, s->instr->exchange);
-    return reply && holds(s, FOLD_CONTROL, 1, slots_fold_bytes(s->v->plan, reply, s->program->rank, s->v->info->ranks));
+    const struct plan_exchange *reply = ROW(s->v->plan, plan_exchange, s->instr->exchange);
+    return holds(s, FOLD_CONTROL, 1, slots_fold_bytes(s->v->plan, reply, s->program->rank, s->v->info->ranks));
 }
 
 static bool launch_fits(struct sizes *s)

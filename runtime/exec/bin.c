@@ -326,7 +326,7 @@ struct targets {
     uint32_t me, y_dtype;
     const struct plan_exchange *e, *combine;
     const struct exchange_state *state, *reply_state, *spill_state; // state: its counters grow
-    struct moe_sums_head *sums; // NULL: nothing overflows, or every row goes by itself
+    struct moe_sums_head *sums; // of the chunk; NULL: nothing overflows, or every row goes by itself
 };
 
 /// Rows for rank d that have a slot; those behind them overflow.
@@ -504,6 +504,21 @@ static bool place_others(struct placing *p, int64_t t, const struct group *g)
     return true;
 }
 
+/// Goes on to a later chunk, whose sums follow those before.
+static void next_chunk(struct targets *to, uint32_t chunks)
+{
+    for (; to->sums && chunks > 0; chunks--, to->sums++) {
+        const struct moe_sums_head *before = to->sums;
+        struct moe_sums_head *next = to->sums + 1;
+        *next = (struct moe_sums_head){.parts = before->parts, .first = before->first + before->sums.rows};
+        next->sums.dst = before->sums.dst + before->sums.rows;
+        for (int i = 0; i < MOE_MAX_WIRES; i++) {
+            const struct moe_row_table *table = &before->tables[TABLES_REPLY + i];
+            next->tables[TABLES_REPLY + i] = (struct moe_row_table){0, table->src + table->rows, table->dst + table->rows};
+        }
+    }
+}
+
 /// Looks at the routes a second time: whoever has written to them since leads nobody beyond what was counted. False: so it is.
 static bool place_rows(const struct stream *s, const struct routes *r, struct moe_bins *b, struct targets *to)
 {
@@ -523,7 +538,9 @@ static bool place_rows(const struct stream *s, const struct routes *r, struct mo
         int32_t *stored = to->e->waves > 1 ? b->stored + t * reach(session) : NULL;
         (void)route_token(r, t, &route);
         first[t] = p.replies;
-        p.chunk = chunk_of(b, t, p.chunk);
+        uint32_t chunk = chunk_of(b, t, p.chunk);
+        next_chunk(to, chunk - p.chunk);
+        p.chunk = chunk;
         for (int i = 0; i < route.count;) {
             i = find_group(session, to->e, to->me, &route, i, stored, &g);
             if (!g.needed)
@@ -574,17 +591,44 @@ static void cut_chunks(const struct stream *s, struct moe_bins *b, const struct 
     }
 }
 
+/// Rows of a slot for another node that a relay passes on: those of the node that are in its first `rows`.
+static uint32_t node_cut(const struct moe_session *session, const struct targets *to, uint32_t d, int64_t rows)
+{
+    int64_t row_bytes = slots_record_bytes(session->ir, to->e, to->me, d);
+    const char *last = to->send + to->state->source_offset[d] + to->e->header_bytes + (rows - 1) * row_bytes;
+    return rows ? 1 + ((const struct moe_row_mark *)(const void *)(last + row_bytes - slots_entry_bytes(to->e)))->row : 0;
+}
+
+/// ...and all slots for a node say so.
+static void cut_node_chunks(const struct stream *s, const struct moe_bins *b, const struct targets *to)
+{
+    const struct moe_session *session = s->rank->session;
+    uint32_t ranks = session->info->ranks, node = to->e->node;
+    for (uint32_t first = 0; first < ranks; first += node)
+        for (uint32_t k = 0; k < to->combine->chunks && first / node != to->me / node; k++) {
+            uint32_t *cuts[MOE_MAX_RANKS], most = 0;
+            for (uint32_t p = 0; p < node; p++) {
+                cuts[p] = (uint32_t *)(void *)(to->send + to->state->source_offset[first + p] + sizeof(struct moe_message)) + ranks + k;
+                uint32_t cut = node_cut(session, to, first + p, slots_least(*cuts[p], slotted(b, first + p)));
+                most = cut > most ? cut : most;
+            }
+            for (uint32_t p = 0; p < node; p++)
+                *cuts[p] = most;
+        }
+}
+
 /// The control for `sum_rows`; NULL where the instruction has none.
 static struct moe_sums_head *lay_out_sums(const struct moe_session *session, const struct plan_instr *in, void *control,
                                           int64_t tokens)
 {
     struct moe_sums_head *sums = control;
+    const size_t heads = MOE_MAX_CHUNKS * sizeof *sums; // those of another bin point elsewhere
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, in->exchange);
     if (!e->node || !moe_bin_has_sums(in->args.count, e->wave))
         return NULL;
     int64_t parts = tokens * session->info->choices;
-    char *at = (char *)control + (sizeof *sums + 63) / 64 * 64;
-    *sums = (struct moe_sums_head){.sums = {0}};
+    char *at = (char *)control + (heads + 63) / 64 * 64;
+    memset(sums, 0, heads);
     sums->sums.dst = carve(&at, parts / 2, sizeof(void *));
     int64_t *first = carve(&at, parts / 2 + 1, sizeof(int64_t));
     sums->parts = carve(&at, parts, sizeof(void *));
@@ -654,6 +698,8 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
     count_stored(s, b, &to);
     if (to.combine->chunks > 1)
         cut_chunks(s, b, &to);
+    if (to.combine->chunks > 1 && e->node)
+        cut_node_chunks(s, b, &to);
     for (uint32_t i = 0; i < session->info->experts; i++) {
         s->routed[i] += b->load[i];
         s->last_routed[i] += in->layer == session->layers - 1 ? b->load[i] : 0;

@@ -43,6 +43,12 @@ static inline struct moe_bins_head *moe_chunk_head(void *bins, uint32_t chunk)
     return (struct moe_bins_head *)(void *)((char *)bins + (sizeof(struct moe_bins) + 63) / 64 * 64) + chunk;
 }
 
+/// The same of the sums that bin's second control lists: heads, one for each chunk, then their arrays.
+static inline struct moe_sums_head *moe_sums_chunk(void *sums, uint32_t chunk)
+{
+    return (struct moe_sums_head *)sums + chunk;
+}
+
 struct moe_pairs {
     struct moe_pairs_head head;
 };

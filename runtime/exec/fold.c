@@ -93,29 +93,60 @@ static bool is_needed(const struct plan_exchange *wave, const struct ir *ir, con
     return meta < end && meta->local >= 0;
 }
 
-void relayed_rows(const struct rank *rank, uint32_t dispatch, uint32_t s, relayed_row_fn *fn, void *user)
+/// Where the rows of a chunk of the replies begin in a relayed message, and end. Whatever it says, chunks follow one another,
+/// and the last takes what is left.
+static int64_t chunk_begin(const struct relayed *r, uint32_t chunk, uint32_t chunks)
+{
+    const uint32_t *cuts = (const uint32_t *)(const void *)(header_of(r) + 1) + ROW(r->ir, plan_info, 0)->ranks;
+    int64_t rows = header_of(r)->rows, begin = chunk >= chunks ? rows : 0;
+    for (uint32_t k = 0; k < chunk && chunk < chunks; k++)
+        begin = cuts[k] > begin ? cuts[k] : begin;
+    return begin < rows ? begin : rows;
+}
+
+/// Row by row of a relayed message: `number` is what the first of the chunk's is called.
+struct answering {
+    const struct plan_exchange *combine, *wave;
+    uint32_t first; // rank of the node
+    int64_t answers[MOE_MAX_RANKS], number, most;
+    relayed_row_fn *fn;
+    void *user;
+};
+
+static void answer_row(struct answering *a, const struct relayed *r, int64_t row, int64_t at[], bool inside)
+{
+    bool any = false;
+    for (uint32_t p = 0; p < a->wave->node; p++)
+        for (; at[p] < counts_of(r)[p].rows && at[p] < slots_rows(r->ir, r->e, a->first + p) && mark_of(r, p, at[p])->row == row;
+             at[p]++) {
+            const struct moe_row_mark *mark = mark_of(r, p, at[p]);
+            if (!inside || !is_needed(a->wave, r->ir, mark, a->first + p) ||
+                a->answers[p] >= slots_handed_rows(r->ir, a->combine, a->first + p))
+                continue;
+            a->fn(&(struct relayed_row){a->number, a->answers[p]++, p, !any}, a->user);
+            any = true;
+        }
+}
+
+void relayed_rows(const struct rank *rank, uint32_t combine, uint32_t s, relayed_row_fn *fn, void *user)
 {
     const struct ir *ir = rank->session->ir;
-    const struct plan_exchange *wave = ROW(ir, plan_exchange, dispatch),
-                               *combine = ROW(ir, plan_exchange, rank->exchanges[dispatch].combine);
-    uint32_t chain[MOE_MAX_WAVES], waves = 0, first = rank->number / wave->node * wave->node;
-    int64_t answers[MOE_MAX_RANKS] = {0}, number = 0, most = slots_relay_rows(ir, combine, rank->number);
-    for (uint32_t d = dispatch; d != NONE && waves < MOE_MAX_WAVES; d = ROW(ir, plan_exchange, d)->earlier)
+    const struct plan_exchange *e = ROW(ir, plan_exchange, combine);
+    struct answering a = {.combine = e,
+                          .wave = ROW(ir, plan_exchange, e->base),
+                          .first = rank->number / e->node * e->node,
+                          .most = slots_relay_rows(ir, e, rank->number),
+                          .fn = fn,
+                          .user = user};
+    uint32_t chain[MOE_MAX_WAVES], waves = 0, chunks = slots_is_chunk(e) ? e->chunks : 1;
+    for (uint32_t d = e->base; d != NONE && waves < MOE_MAX_WAVES; d = ROW(ir, plan_exchange, d)->earlier)
         chain[waves++] = d;
     while (waves-- > 0) {
         struct relayed r = relayed_of(rank, chain[waves], s);
-        int64_t at[MOE_MAX_RANKS] = {0};
-        for (int64_t row = 0; row < header_of(&r)->rows && number < most; row++, number++) {
-            bool any = false;
-            for (uint32_t p = 0; p < wave->node; p++)
-                for (; at[p] < counts_of(&r)[p].rows && at[p] < slots_rows(ir, r.e, first + p) && mark_of(&r, p, at[p])->row == row;
-                     at[p]++) {
-                    const struct moe_row_mark *mark = mark_of(&r, p, at[p]);
-                    if (!is_needed(wave, ir, mark, first + p) || answers[p] >= slots_rows(ir, combine, first + p))
-                        continue;
-                    fn(&(struct relayed_row){number, answers[p]++, p, !any}, user);
-                    any = true;
-                }
+        int64_t at[MOE_MAX_RANKS] = {0}, begin = chunk_begin(&r, e->chunk, chunks), end = chunk_begin(&r, e->chunk + 1, chunks);
+        for (int64_t row = 0; row < end && a.number < a.most; row++) {
+            answer_row(&a, &r, row, at, row >= begin);
+            a.number += row >= begin;
         }
     }
 }
@@ -135,7 +166,7 @@ static void fold_row(const struct relayed_row *row, void *user)
     struct moe_sums_head *h = f->head;
     uint32_t from = f->me / f->combine->node * f->combine->node + row->position;
     char *reply = f->replies + slots_gather_offset(f->ir, f->combine, f->me, from, f->source, f->ranks) +
-                  f->combine->header_bytes + row->answer * f->handed, *record = f->target + row->number * f->record;
+                  slots_head_bytes(f->combine) + row->answer * f->handed, *record = f->target + row->number * f->record;
     bool packed = f->format != f->combine->handed;
     if (row->first)
         ((void **)(uintptr_t)h->sums.dst)[h->sums.rows++] = packed ? reply : record;
@@ -172,7 +203,7 @@ bool builtin_fold(struct stream *s, const struct moe_kargs *a)
     const struct ir *ir = session->ir;
     const struct plan_instr *in = stream_instr(s);
     struct fold f = {.ir = ir,
-                     .combine = ROW(ir, plan_exchange, s->rank->exchanges[in->exchange].combine),
+                     .combine = ROW(ir, plan_exchange, in->exchange),
                      .replies = a->p[FOLD_REPLIES],
                      .me = s->rank->number,
                      .ranks = session->info->ranks,
@@ -186,14 +217,14 @@ bool builtin_fold(struct stream *s, const struct moe_kargs *a)
     for (f.source = f.me % node; f.source < f.ranks; f.source += node) {
         if (f.source == f.me)
             continue;
-        if (!relayed_messages_good(s, in->exchange, f.source)) {
+        if (!relayed_messages_good(s, f.combine->base, f.source)) {
             f.head->sums.rows = 0;
             return false;
         }
         f.format = slots_wire_number(ir, f.combine, f.me, f.source);
         f.target = (char *)a->p[FOLD_SUMS] +
                    slots_relay_index(f.combine, f.me, f.source) * slots_relay_slot_bytes(ir, f.combine, f.me) +
-                   f.combine->header_bytes;
+                   slots_head_bytes(f.combine);
         relayed_rows(s->rank, in->exchange, f.source, fold_row, &f);
     }
     return true;

@@ -250,7 +250,7 @@ struct relayed_row {
 };
 typedef void relayed_row_fn(const struct relayed_row *row, void *user);
 /// Calls for all that answer in the wave of a dispatch, by row, then rank. Good messages give every row.
-void relayed_rows(const struct rank *rank, uint32_t dispatch, uint32_t s, relayed_row_fn *fn, void *user);
+void relayed_rows(const struct rank *rank, uint32_t combine, uint32_t s, relayed_row_fn *fn, void *user);
 
 /// Perturbs rank fault_rank's outgoing message once, for tests of the conservation check.
 void fault_apply(struct stream *stream, uint32_t exchange);

@@ -216,8 +216,11 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
         a->p[i] = r.at;
         declare(s, arg, r);
     }
+    uint32_t chunk = in->exchange == NONE ? 0 : ROW(session->ir, plan_exchange, in->exchange)->chunk;
     if (k->role == kernel_role_merge && in->exchange != NONE)
-        a->p[MERGE_BINS] = moe_chunk_head(a->p[MERGE_BINS], ROW(session->ir, plan_exchange, in->exchange)->chunk);
+        a->p[MERGE_BINS] = moe_chunk_head(a->p[MERGE_BINS], chunk);
+    if (k->role == kernel_role_sum_rows || (k->role == kernel_role_copy_rows && in->exchange != NONE))
+        a->p[SUM_CONTROL] = moe_sums_chunk(a->p[SUM_CONTROL], chunk);
     if (!control_claim(s, in))
         return STEP_FAILED;
     bool routes = k->role == kernel_role_route || k->role == kernel_role_limit, given = routes && use_given(s, k, a);

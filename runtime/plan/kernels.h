@@ -125,11 +125,12 @@ struct moe_pairs_head {
 //
 // fold       p: relayed messages of the dispatch (read), the node's replies, sums, sums control,
 //               relayed messages of the part's waves 0, 1, ... before this one (last)
-//            n: width; unit one; instr.exchange: the dispatch
+//            n: width; unit one; instr.exchange: the combine, or its chunk
 // sum_rows   p: sums control
 //            n: width, dtype of the rows and of their sum; unit rows
+//            instr.exchange, as of copy_rows that packs such sums: the chunk's combine where bin's control has several
 //
-// instr.exchange is set on launches of bin, bin_round, fold and fan_out: built-ins take the slots' layout from it (slots.h).
+// instr.exchange is set on launches of bin, bin_round, fan_out (and fold): built-ins take the slots' layout from it (slots.h).
 // Own y rows and staging rows have the stride that their buffer names. `rounds X` names the pool dispatch. Between `rounds` and `end`
 // a stream has neither wait nor signal: bin_round, copy_rows, send, recv, fan_out, copy_rows, mlp_up, mlp_down, send,
 // recv follow one another on that one stream, once a round. It may begin after the recv of the base dispatch.

@@ -25,7 +25,7 @@ static inline int64_t moe_header_bytes(int64_t ranks)
 }
 
 /// Combine in chunks: a slot begins with a header for each. A dispatch that is answered so has, behind the overflow vector,
-/// cut[chunks] (u32): its rows up to the end of each chunk's tokens.
+/// cut[chunks] (u32): its rows up to the end of each chunk's tokens; to another node by a relay: the rows for the node.
 static inline int64_t moe_chunked_header_bytes(int64_t ranks, int64_t chunks, int combine)
 {
     if (chunks < 2)

@@ -316,16 +316,44 @@ static inline int64_t slots_round_rows(const struct ir *ir, const struct plan_ex
 //
 // Replies reach the relay in the format `handed`, which can be added up. A sum that takes another one across its axis is
 // made where its first part lies, and packed into the sums.
+//
+// Replies in chunks: every chunk has a relay buffer and sums of its own, for the rows of its tokens.
 
 static inline int64_t slots_least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/// Rows that one source can send to the node of rank `me`; combine: that it can have sent there in all waves up to this.
+/// Of a combine in chunks, that of one.
+static inline bool slots_is_chunk(const struct plan_exchange *e)
+{
+    return e->kind == exchange_kind_combine && e->chunks > 1;
+}
+
+/// Most tokens that the messages of an exchange are about.
+static inline int64_t slots_tokens(const struct ir *ir, const struct plan_exchange *e)
+{
+    int64_t part = ROW(ir, plan_part, e->part)->bound;
+    return slots_is_chunk(e) ? slots_least(part, ROW(ir, plan_part, e->piece)->bound) : part;
+}
+
+/// The header of one message.
+static inline int64_t slots_head_bytes(const struct plan_exchange *e)
+{
+    return slots_is_chunk(e) ? e->header_bytes / e->chunks : e->header_bytes;
+}
+
+/// Rows that rank d of a node hands to a relay of it for one source.
+static inline int64_t slots_handed_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t d)
+{
+    return slots_least(slots_rows(ir, e, d), slots_tokens(ir, e) * slots_token_rows(ir, d));
+}
+
+/// Rows that one source can send to the node of rank `me`; combine: that it can have sent there in all waves up to this, of
+/// the tokens of a chunk.
 static inline int64_t slots_relay_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me)
 {
-    int64_t rows = 0, bound = ROW(ir, plan_part, e->part)->bound;
+    int64_t rows = 0, bound = slots_tokens(ir, e);
     const struct plan_exchange *wave = slots_dispatch(ir, e);
     for (bool more = true; more; wave = more ? ROW(ir, plan_exchange, wave->earlier) : wave) {
         for (uint32_t d = me / e->node * e->node; d < (me / e->node + 1) * e->node; d++)
@@ -340,7 +368,7 @@ static inline int64_t slots_node_rows(const struct ir *ir, const struct plan_exc
 {
     int64_t rows = 0;
     for (uint32_t d = me / e->node * e->node; d < (me / e->node + 1) * e->node; d++)
-        rows += slots_rows(ir, e, d);
+        rows += slots_handed_rows(ir, e, d);
     return rows;
 }
 
@@ -388,7 +416,7 @@ static inline int64_t slots_relay_slot_bytes(const struct ir *ir, const struct p
         return (slots_relay_entries(ir, e, me, e->node) + slots_relay_rows(ir, e, me) * slots_largest_data(ir, e) +
                 63) /
                64 * 64;
-    return e->header_bytes + slots_relay_rows(ir, e, me) * slots_largest_record(ir, e); // of the sums
+    return slots_head_bytes(e) + slots_relay_rows(ir, e, me) * slots_largest_record(ir, e); // of the sums
 }
 
 /// Bytes of the relay buffer and of the sums on rank me.
@@ -397,7 +425,7 @@ static inline int64_t slots_relay_bytes(const struct ir *ir, const struct plan_e
     int64_t others = ranks / e->node - 1;
     if (e->kind == exchange_kind_dispatch)
         return others * slots_relay_slot_bytes(ir, e, me);
-    return others * ((int64_t)e->node * e->header_bytes + slots_node_rows(ir, e, me) * slots_handed_bytes(ir, e));
+    return others * ((int64_t)e->node * slots_head_bytes(e) + slots_node_rows(ir, e, me) * slots_handed_bytes(ir, e));
 }
 
 static inline int64_t slots_sums_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
@@ -411,8 +439,8 @@ static inline int64_t slots_gather_offset(const struct ir *ir, const struct plan
 {
     int64_t at = 0, others = ranks / e->node - 1, record = slots_handed_bytes(ir, e);
     for (uint32_t p = me / e->node * e->node; p < d; p++)
-        at += others * (e->header_bytes + slots_rows(ir, e, p) * record);
-    return at + slots_relay_index(e, me, s) * (e->header_bytes + slots_rows(ir, e, d) * record);
+        at += others * (slots_head_bytes(e) + slots_handed_rows(ir, e, p) * record);
+    return at + slots_relay_index(e, me, s) * (slots_head_bytes(e) + slots_handed_rows(ir, e, d) * record);
 }
 
 /// The control of `fold` on rank me, for the replies of combine `e`.
@@ -428,7 +456,7 @@ static inline int64_t slots_fold_bytes(const struct ir *ir, const struct plan_ex
 static inline int64_t slots_spill_sums_bytes(const struct ir *ir, const struct plan_exchange *dispatch)
 {
     int64_t parts = ROW(ir, plan_part, dispatch->part)->bound * ROW(ir, plan_info, 0)->choices;
-    return moe_sums_bytes(parts / 2, parts, parts);
+    return MOE_MAX_CHUNKS * (int64_t)sizeof(struct moe_sums_head) + moe_sums_bytes(parts / 2, parts, parts);
 }
 
 /// Where they are packed, one record for each node of a token: only where relays pack sums.

@@ -229,6 +229,8 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     if (e->chunks == 1 || e->chunks > MOE_MAX_CHUNKS || (e->chunks ? e->chunk >= e->chunks : e->chunk != 0) ||
         (e->chunks && e->pool))
         return check_fail(c, "plan_exchange %u: chunk %u of %u", number, e->chunk, e->chunks);
+    if (e->piece != NONE && !slots_is_chunk(e))
+        return check_fail(c, "plan_exchange %u: a piece where no chunk is", number);
     if (e->header_bytes !=
         moe_chunked_header_bytes(c->info->ranks, e->chunks, e->kind == exchange_kind_combine))
         return check_fail(c, "plan_exchange %u: header of %lld bytes", number, (long long)e->header_bytes);

@@ -52,6 +52,7 @@ struct usage {
     bool mixed;                        // bins: several write it that do not agree
     int64_t tokens;
     bool routed;                  // pairs: of the rank's own experts
+    bool folded;                  // sums: of a relay, which are one list
     int64_t shared;               // pairs: of so many experts that every token takes; 0: of none
 };
 

@@ -14,9 +14,9 @@ static uint32_t wave_args(const struct walk *w, const struct plan_kernel *k)
         return k->n[3] != 0;
     const struct plan_exchange *e =
         w->instr->exchange == NONE ? NULL : ROW(w->c->ir, plan_exchange, w->instr->exchange);
-    if (!e || e->pool || e->kind != exchange_kind_dispatch)
-        return 0;
     bool reads = k->role == kernel_role_fan_out || k->role == kernel_role_fold;
+    if (!e || e->pool || e->kind != (k->role == kernel_role_fold ? exchange_kind_combine : exchange_kind_dispatch))
+        return 0;
     return k->role == kernel_role_bin ? e->wave > 0 : reads ? e->wave : 0;
 }
 
@@ -200,7 +200,8 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
     } else if (k->role == kernel_role_fan_out) {
         learn_fan_out(w, k, e);
     } else if (k->role == kernel_role_fold) {
-        hold_sums(w, usage_at(w, FOLD_CONTROL), answer(w, w->instr->exchange));
+        hold_sums(w, usage_at(w, FOLD_CONTROL), e);
+        usage_at(w, FOLD_CONTROL)->folded = true;
     } else if (k->role == kernel_role_dense) {
         struct usage *u = usage_at(w, DENSE_PAIRS);
         hold(u, bound, bound * k->n[3]);
@@ -222,9 +223,10 @@ bool learn_launch(struct walk *w)
         return instr_fail(w, "its kernel takes another number of arguments");
     if (in->part == NONE)
         return instr_fail(w, "no part");
-    if (spec->exchange &&
-        (in->exchange == NONE || ROW(w->c->ir, plan_exchange, in->exchange)->kind != exchange_kind_dispatch))
-        return instr_fail(w, "names no dispatch");
+    bool folds = k->role == kernel_role_fold;
+    if (spec->exchange && (in->exchange == NONE || ROW(w->c->ir, plan_exchange, in->exchange)->kind !=
+                                                       (folds ? exchange_kind_combine : exchange_kind_dispatch)))
+        return instr_fail(w, folds ? "names no combine" : "names no dispatch");
     for (uint32_t i = 0; i < in->args.count; i++) {
         enum arg_kind kind = kind_of_arg(w, k, i);
         if (kind == ARG_NONE)
@@ -383,8 +385,8 @@ static bool check_limit(const struct walk *w, const struct plan_kernel *k)
 static bool check_fold(const struct walk *w)
 {
     const struct ir *ir = w->c->ir;
-    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer(w, w->instr->exchange);
-    if (!e->node || e->part != w->instr->part)
+    const struct plan_exchange *reply = ROW(ir, plan_exchange, w->instr->exchange), *e = slots_dispatch(ir, reply);
+    if (!e->node || w->instr->part != (slots_is_chunk(reply) ? reply->piece : reply->part))
         return instr_fail(w, "does not fit its exchange");
     if (arg_at(w, FOLD_RELAYED)->buffer != e->relay || arg_at(w, FOLD_REPLIES)->buffer != reply->relay ||
         arg_at(w, FOLD_SUMS)->buffer != reply->sums)
@@ -561,11 +563,21 @@ static bool check_row_operator(const struct walk *w, const struct plan_kernel *k
     return good;
 }
 
+/// A chunk of what a merge needs, or of the sums of replies to rows that overflow: bin's control begins with heads of those.
+static bool check_chunk(const struct walk *w, const struct plan_kernel *k)
+{
+    const struct usage *u = usage_at(w, 0);
+    bool sums = k->role == kernel_role_sum_rows || k->role == kernel_role_copy_rows;
+    return w->instr->exchange == NONE || !sums || (u->control == CONTROL_SUMS && !u->folded);
+}
+
 static bool check_generated(const struct walk *w, const struct plan_kernel *k)
 {
     const int64_t *n = k->n;
     const struct usage *u = usage_at(w, 0);
     bool good = true;
+    if (!check_chunk(w, k))
+        return instr_fail(w, "names a chunk of control data that is whole");
     switch (k->role) {
     case kernel_role_route:
         good = check_route(w, n);

@@ -107,14 +107,23 @@ static int64_t send_to_relay(const struct hop *h, uint32_t node)
     return e->header_bytes + e->node * (int64_t)sizeof *counts + entries * slots_entry_stride(e) + rows * data_bytes;
 }
 
-/// The replies to source `s`, as they lie here; NULL: more than there is room for.
-static const char *replies_to(const struct hop *h, uint32_t s, int64_t *bytes)
+/// The replies to source `s`, or a chunk of them, as they lie here.
+struct replies {
+    const char *header, *rows;
+    int64_t bytes; // of the rows; -1: more than there is room for
+};
+
+static struct replies replies_to(const struct hop *h, uint32_t s)
 {
     const char *slot = (const char *)h->me->bases[h->e->send] + h->me->exchanges[h->number].target_offset[s];
-    int64_t rows = ((const struct moe_message *)(const void *)slot)->rows;
-    bool fit = rows <= slots_rows(h->ir, h->e, h->me->number);
-    *bytes = h->e->header_bytes + (fit ? rows * slots_handed_bytes(h->ir, h->e) : 0);
-    return fit ? slot : NULL;
+    int64_t head = slots_head_bytes(h->e), record = slots_handed_bytes(h->ir, h->e), before = 0;
+    for (uint32_t k = 0; k < h->e->chunk; k++)
+        before += ((const struct moe_message *)(const void *)(slot + k * head))->rows;
+    struct replies r = {.header = slot + h->e->chunk * head, .rows = slot + h->e->header_bytes + before * record};
+    int64_t rows = ((const struct moe_message *)(const void *)r.header)->rows;
+    bool fit = rows <= slots_handed_rows(h->ir, h->e, h->me->number) && before + rows <= slots_rows(h->ir, h->e, h->me->number);
+    r.bytes = fit ? rows * record : -1;
+    return r;
 }
 
 /// ...handed to the relay that serves it. False: the session has failed.
@@ -124,11 +133,11 @@ static bool hand_in(const struct hop *h, uint32_t s)
     uint32_t relay = h->node * e->node + s % e->node;
     char *to = (char *)h->session->ranks[relay].bases[e->relay] +
                slots_gather_offset(h->ir, e, relay, h->me->number, s, h->ranks);
-    int64_t bytes;
-    const char *slot = replies_to(h, s, &bytes);
-    if (!slot)
+    struct replies r = replies_to(h, s);
+    if (r.bytes < 0)
         return fail_own(h, s);
-    memcpy(to, slot, (size_t)bytes);
+    memcpy(to, r.header, (size_t)slots_head_bytes(e));
+    memcpy(to + slots_head_bytes(e), r.rows, (size_t)r.bytes);
     return true;
 }
 
@@ -157,11 +166,11 @@ bool relay_hand_in(struct stream *s, uint32_t exchange, uint32_t peer)
 int64_t relay_hand_in_bytes(struct stream *s, uint32_t exchange, uint32_t peer)
 {
     struct hop h = hop_of(s, exchange);
-    int64_t bytes, all = 0;
+    int64_t all = 0;
     for (uint32_t source = peer % h.e->node; source < h.ranks; source += h.e->node)
         if (source / h.e->node != h.node && peer != h.me->number) {
-            replies_to(&h, source, &bytes);
-            all += bytes;
+            int64_t rows = replies_to(&h, source).bytes;
+            all += slots_head_bytes(h.e) + (rows > 0 ? rows : 0);
         }
     return all;
 }
@@ -177,6 +186,18 @@ bool relay_send(struct stream *s, uint32_t exchange)
             return false;
     }
     return true;
+}
+
+/// A relayed message says where the rows for the node are cut into chunks of the replies; a rank's slot, where its own are.
+static void cut_slot(const struct hop *h, char *slot, const char *entries, int64_t rows)
+{
+    uint32_t *cuts = (uint32_t *)(void *)(slot + sizeof(struct moe_message)) + h->ranks;
+    for (uint32_t k = 0; k < h->e->chunks; k++) {
+        uint32_t below = 0;
+        while (below < rows && ((const struct moe_row_mark *)(const void *)(entries + below * slots_entry_stride(h->e)))->row < cuts[k])
+            below++;
+        cuts[k] = below;
+    }
 }
 
 /// The slot of source `s` at the node's p-th rank, as the source itself would have sent it. Returns its bytes; -1: the
@@ -196,6 +217,7 @@ static int64_t pass_on(const struct hop *h, uint32_t s, char *message, uint32_t 
     memcpy(slot, message, (size_t)e->header_bytes);
     header->rows = count.rows;
     header->pairs = count.pairs;
+    cut_slot(h, slot, entries, count.rows);
     for (int64_t i = 0; i < count.rows; i++) {
         char *record = slot + e->header_bytes + i * (data + entry);
         const char *mark = entries + i * slots_entry_stride(e);
@@ -232,7 +254,8 @@ struct returning {
     const struct hop *hop;
     const char *sums;
     uint32_t source;
-    int64_t record, stride, rows; // bytes of a sum as the source gets it, and here; sums
+    int64_t record, stride, rows;  // bytes of a sum as the source gets it, and here; sums
+    int64_t before[MOE_MAX_RANKS]; // by rank of the node: answers in earlier chunks
 };
 
 static char *reply_slot(const struct hop *h, uint32_t s, uint32_t position)
@@ -244,12 +267,21 @@ static char *reply_slot(const struct hop *h, uint32_t s, uint32_t position)
 static void return_row(const struct relayed_row *row, void *user)
 {
     struct returning *r = user;
-    char *to = reply_slot(r->hop, r->source, row->position) + r->hop->e->header_bytes + row->answer * r->record;
+    const struct plan_exchange *e = r->hop->e;
+    int64_t place = r->before[row->position] + row->answer;
+    char *to = reply_slot(r->hop, r->source, row->position) + e->header_bytes + place * r->record;
     r->rows += row->first;
+    if (place >= slots_rows(r->hop->ir, e, r->hop->node * e->node + row->position))
+        return;
     if (row->first)
         memcpy(to, r->sums + row->number * r->stride, (size_t)r->record);
     else
         memset(to, 0, (size_t)r->record);
+}
+
+static void count_answer(const struct relayed_row *row, void *user)
+{
+    ((int64_t *)user)[row->position]++;
 }
 
 /// Into the reply slots of source `s`: each sum in the place of the row's first rank, zeros in those of the others.
@@ -260,14 +292,16 @@ static int64_t return_sums(const struct hop *h, uint32_t s)
     struct returning r = {.hop = h, .source = s, .record = slots_record_bytes(h->ir, e, me, s)};
     r.stride = slots_largest_record(h->ir, e);
     r.sums = (const char *)h->me->bases[e->sums] + slots_relay_index(e, me, s) * slots_relay_slot_bytes(h->ir, e, me) +
-             e->header_bytes;
+             slots_head_bytes(e);
     for (uint32_t p = 0; p < e->node; p++)
-        memcpy(reply_slot(h, s, p),
+        memcpy(reply_slot(h, s, p) + e->chunk * slots_head_bytes(e),
                (const char *)h->me->bases[e->relay] +
                    slots_gather_offset(h->ir, e, me, h->node * e->node + p, s, h->ranks),
-               (size_t)e->header_bytes);
-    relayed_rows(h->me, e->base, s, return_row, &r);
-    return e->header_bytes + e->node * (int64_t)sizeof(struct moe_relay_count) + r.rows * r.record;
+               (size_t)slots_head_bytes(e));
+    for (uint32_t k = 0; k < e->chunk; k++)
+        relayed_rows(h->me, h->number - e->chunk + k, s, count_answer, r.before);
+    relayed_rows(h->me, h->number, s, return_row, &r);
+    return slots_head_bytes(e) + e->node * (int64_t)sizeof(struct moe_relay_count) + r.rows * r.record;
 }
 
 enum stepped relay_forward(struct stream *s, uint32_t exchange)
@@ -286,11 +320,6 @@ enum stepped relay_forward(struct stream *s, uint32_t exchange)
     return STEP_DONE;
 }
 
-static void count_answer(const struct relayed_row *row, void *user)
-{
-    ((int64_t *)user)[row->position] = row->answer + 1;
-}
-
 bool relay_replies_good(struct stream *s, uint32_t exchange)
 {
     struct hop h = hop_of(s, exchange);
@@ -300,7 +329,7 @@ bool relay_replies_good(struct stream *s, uint32_t exchange)
             continue;
         if (!relayed_messages_good(s, h.e->base, source))
             return false;
-        relayed_rows(h.me, h.e->base, source, count_answer, answers);
+        relayed_rows(h.me, exchange, source, count_answer, answers);
         for (uint32_t p = 0; p < h.e->node; p++) {
             uint32_t from = h.node * h.e->node + p;
             const struct moe_message *m =

@@ -21,6 +21,11 @@ static const char square[] = "device = host; axis node[2]; axis gpu[2];\n"
 
 static const char items[] =
     "format bits = fp8_e4m3 { block: [1, 64], scale: f32 };\n"
+    "schedule cut for (route, dispatch, expert, combine) {\n"
+    "    split combine into 2 as k;\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0];\n"
+    "    bind route, expert to comp; bind dispatch, combine to tx;\n"
+    "    route; dispatch; expert; combine[0]; combine[1];\n}\n"
     "schedule routed(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
     "    split tokens into n as i; split experts into g as w;\n"
     "    stream comp uses sm; stream tx uses net_out, net_in, copy[0];\n"
@@ -200,6 +205,26 @@ static void test_refusals(void)
             e[1].handed = (uint32_t)e[1].wire_of_axis[0];
         static const char *const parts[] = {"has no room to", "packs what no relay would", "its spill is not the pool combine's",
                                             "cannot be added up"};
+        expect_refusal(plan, parts[i]);
+        moe_plan_close(plan);
+    }
+
+    // A relay's list of sums has no chunks, what folds names what it folds for, and only chunks are about a piece.
+    for (int i = 0; i < 3; i++) {
+        plan = compile("cut", "capacity: 0.3x, via: node");
+        CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+        struct plan_instr *fold = launch_of(plan, kernel_role_fold, 1), *sum = launch_of(plan, kernel_role_sum_rows, 0);
+        for (uint32_t n = 1; sum->exchange != NONE; n++)
+            sum = launch_of(plan, kernel_role_sum_rows, n);
+        struct plan_exchange *chunk = ROW(&plan->plan.ir, plan_exchange, fold->exchange);
+        CU_ASSERT_EQUAL(chunk->chunk, 1);
+        if (i == 0)
+            sum->exchange = fold->exchange;
+        else if (i == 1)
+            fold->exchange = chunk->base;
+        else
+            ROW(&plan->plan.ir, plan_exchange, chunk->base)->piece = chunk->piece;
+        static const char *const parts[] = {"control data that is whole", "names no combine", "a piece where no chunk is"};
         expect_refusal(plan, parts[i]);
         moe_plan_close(plan);
     }

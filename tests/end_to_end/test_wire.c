@@ -26,6 +26,11 @@ static const char items[] =
     "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
     "    pipelined i in 0..n { route[i+1]; dispatch[i+1] || expert[i]; combine[i, 0]; combine[i, 1]; combine[i, 2]; }\n"
     "}\n"
+    "schedule all for (route, dispatch, expert, combine) {\n"
+    "    split tokens into 2 as i; split experts into 2 as w; split combine into 3 as k { ratio: [2, 1, 2] };\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+    "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
+    "    for i in 0..2 { route[i]; for w in 0..2 { dispatch[i,w]; expert[i,w]; for k in 0..3 { combine[i,w,k]; } } }\n}\n"
     "schedule both(n: 1..8 = 2, g: 1..16 = 2) for (route, dispatch, expert, combine) {\n"
     "    split tokens into n as i; split experts into g as w;\n"
     "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
@@ -220,15 +225,14 @@ static void check_neutral(const struct setup *s, size_t number)
     snprintf(few, sizeof few, "%s%scapacity: 0.2x, pool: 0.1x", s->dispatch, *s->dispatch ? ", " : "");
     struct setup tight = *s;
     tight.dispatch = few;
-    bool relayed = strstr(s->dispatch, "via");
     struct outcome first = run_setup(s, "serial", (moe_options){.threads = 1});
     for (size_t i = 0; i < 2; i++) {
-        size_t way = relayed ? 2 * i : (number + i) % (sizeof ways / sizeof *ways);
+        size_t way = (number + i) % (sizeof ways / sizeof *ways);
         expect_same(ways[way].tight ? &tight : s, &first, ways[way].schedule, ways[way].options);
     }
     outcome_free(&first);
     first = run_setup(s, "waves(g: 2)", (moe_options){.device = "sim"});
-    expect_same(number % 2 ? s : &tight, &first, "both(n: 3)", (moe_options){0});
+    expect_same(number % 2 ? s : &tight, &first, number % 3 ? "both(n: 3)" : "all", (moe_options){0});
     outcome_free(&first);
 }
 
@@ -464,7 +468,7 @@ static enum stepped spy_forward(struct stream *stream, uint32_t exchange)
     for (uint32_t s = me % e->node; e->kind == exchange_kind_combine && s < stream->rank->session->info->ranks; s += e->node) {
         const void *user[] = {stream, e, &s};
         if (s != me)
-            relayed_rows(stream->rank, e->base, s, see_sum, user);
+            relayed_rows(stream->rank, exchange, s, see_sum, user);
     }
     return transport_local.forward(stream, exchange);
 }

@@ -42,7 +42,7 @@ done <tests/fuzz/safetensors.txt
 printf 'short' >"$work/seeds/safetensors/short"
 printf '\377\377\377\377\377\377\377\377{}' >"$work/seeds/safetensors/huge"
 printf '\377\000\000\000\000\000\000\000{}' >"$work/seeds/safetensors/long"
-for pipeline in one two three chunked relayed gated formats coded bounded relayed_waves copied copied_far; do
+for pipeline in one two three chunked relayed gated formats coded bounded relayed_waves relayed_chunks copied copied_far; do
     build/moecc check tests/fuzz/small.moe --pipeline "$pipeline" --emit=program >"$work/seeds/records/$pipeline.txt" || failed=1
     "$build/fuzz-seeds" "$work/seeds/plan/$pipeline" <"$work/seeds/records/$pipeline.txt" || failed=1
 done

@@ -171,14 +171,27 @@ static void add_access(struct model *m, uint32_t rank, uint32_t number, uint32_t
         (struct access_record){node_of(m, rank, number), number, memory, buffer, slice, write, rank != memory, NONE};
 }
 
-static void add_argument(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *of, uint32_t arg,
-                         bool write)
+/// `slice`: of the argument's own, or NONE.
+static void add_slice(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *of, uint32_t arg,
+                      uint32_t slice, bool write)
 {
     if (arg >= of->args.count)
         return;
     const struct plan_arg *a = ROW(m->plan, plan_arg, of->args.first + arg);
     if (ROW(m->plan, plan_buffer, a->buffer)->kind != buffer_kind_param)
-        add_access(m, rank, number, rank, a->buffer, a->slice, write);
+        add_access(m, rank, number, rank, a->buffer, slice == NONE ? a->slice : slice, write);
+}
+
+static void add_argument(struct model *m, uint32_t rank, uint32_t number, const struct plan_instr *of, uint32_t arg,
+                         bool write)
+{
+    add_slice(m, rank, number, of, arg, NONE, write);
+}
+
+/// The micro-batch of a part, which may be a piece of one.
+static uint32_t batch_of(const struct model *m, uint32_t part)
+{
+    return part == NONE || ROW(m->plan, plan_part, part)->within == NONE ? part : ROW(m->plan, plan_part, part)->within;
 }
 
 /// The built-in of the same layer and part that fills the control buffer.
@@ -187,7 +200,7 @@ static const struct plan_instr *filler(const struct model *m, const struct plan_
     uint32_t control = ROW(m->plan, plan_arg, in->args.first)->buffer;
     for (uint32_t i = 0; i < m->instrs; i++) {
         const struct plan_instr *other = instr_at(m, i);
-        if (other->op != opcode_launch || other->layer != in->layer || other->part != in->part ||
+        if (other->op != opcode_launch || other->layer != in->layer || batch_of(m, other->part) != batch_of(m, in->part) ||
             !ROW(m->plan, plan_kernel, other->kernel)->builtin)
             continue;
         for (uint32_t a = 0; a < other->args.count; a++) {
@@ -226,10 +239,11 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
     if (!from)
         return;
     uint32_t by = ROW(m->plan, plan_kernel, from->kernel)->role;
+    uint32_t piece = in->exchange == NONE ? NONE : ROW(m->plan, plan_exchange, in->exchange)->piece;
     if (role == kernel_role_copy_rows && (by == kernel_role_bin || by == kernel_role_bin_round)) {
         bool sums = ROW(m->plan, plan_kernel, in->kernel)->n[5] >= TABLES_REPLY; // of replies that came in rounds
-        add_argument(m, rank, number, from, sums ? BIN_SPILL : BIN_X, false);
-        add_argument(m, rank, number, from, sums ? BIN_PACKED : BIN_SEND, true);
+        add_slice(m, rank, number, from, sums ? BIN_SPILL : BIN_X, piece, false);
+        add_slice(m, rank, number, from, sums ? BIN_PACKED : BIN_SEND, piece, true);
     } else if (role == kernel_role_copy_rows && by == kernel_role_fold) {
         add_argument(m, rank, number, from, FOLD_REPLIES, false);
         add_argument(m, rank, number, from, FOLD_SUMS, true);
@@ -242,7 +256,7 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
         add_argument(m, rank, number, from, FOLD_REPLIES, true);
         add_argument(m, rank, number, from, FOLD_SUMS, true);
     } else if (role == kernel_role_sum_rows) {
-        add_argument(m, rank, number, from, BIN_SPILL, true);
+        add_slice(m, rank, number, from, BIN_SPILL, piece, true);
     } else if (role == kernel_role_mlp_down && by == kernel_role_fan_out) {
         add_argument(m, rank, number, from, FAN_REPLY, true);
         add_argument(m, rank, number, from, FAN_OWN, true);
@@ -252,12 +266,12 @@ static void add_pointed(struct model *m, uint32_t rank, uint32_t number, const s
     } else if (role == kernel_role_mlp_down) {
         add_argument(m, rank, number, from, DENSE_Y, true);
     } else if (role == kernel_role_merge) {
-        add_argument(m, rank, number, from, BIN_REPLY, false);
+        add_slice(m, rank, number, from, BIN_REPLY, piece, false);
         add_argument(m, rank, number, from, BIN_OWN, false);
         if (moe_bin_has_spill(from->args.count, ROW(m->plan, plan_exchange, from->exchange)->wave))
-            add_argument(m, rank, number, from, BIN_SPILL, false);
+            add_slice(m, rank, number, from, BIN_SPILL, piece, false);
         if (moe_bin_has_packed(from->args.count, ROW(m->plan, plan_exchange, from->exchange)->wave))
-            add_argument(m, rank, number, from, BIN_PACKED, false);
+            add_slice(m, rank, number, from, BIN_PACKED, piece, false);
     }
 }
 
@@ -291,7 +305,7 @@ static void add_relayed(struct model *m, uint32_t rank, uint32_t number, const s
     for (const struct message_use *u = first ? dispatch : combine; count > 0; u++, count--) {
         if (u->op != instr_at(m, number)->op || !(u->where & kind))
             continue;
-        add_access(m, rank, number, q, u->buffer, NONE, u->write);
+        add_access(m, rank, number, q, u->buffer, u->buffer == e->send || u->buffer == e->recv ? e->piece : NONE, u->write);
         if (u->op == opcode_send || u->op == opcode_forward)
             m->accesses[m->access_count - 1].puts = instr_at(m, number)->exchange;
     }
@@ -323,10 +337,19 @@ static void list_accesses(struct model *m, uint32_t rank, uint32_t number)
     if (e->node)
         return;
     bool send = in->op == opcode_send;
-    add_access(m, rank, number, rank, send ? e->send : e->recv, NONE, !send);
+    add_access(m, rank, number, rank, send ? e->send : e->recv, e->piece, !send);
     for (uint32_t q = 0; q < m->ranks; q++)
         if (q != rank)
-            add_access(m, rank, number, q, send ? e->recv : e->send, NONE, send);
+            add_access(m, rank, number, q, send ? e->recv : e->send, e->piece, send);
+}
+
+/// Shares of the tokens; in the arena pieces of different micro-batches begin at the same place.
+static bool slices_meet(const struct model *m, uint32_t buffer, uint32_t a, uint32_t b)
+{
+    const struct plan_part *x = ROW(m->plan, plan_part, a), *y = ROW(m->plan, plan_part, b);
+    if (x->within != y->within && ROW(m->plan, plan_buffer, buffer)->kind == buffer_kind_arena)
+        return true;
+    return x->begin * y->total < y->end * x->total && y->begin * x->total < x->end * y->total;
 }
 
 static bool meet(const struct model *m, const struct access_record *a, const struct access_record *b)
@@ -338,7 +361,7 @@ static bool meet(const struct model *m, const struct access_record *a, const str
     if (a->write && b->write && a->puts != NONE && a->puts == b->puts)
         return false; // so do senders and relays
     if (a->buffer == b->buffer)
-        return a->slice == NONE || b->slice == NONE || a->slice == b->slice;
+        return a->slice == NONE || b->slice == NONE || slices_meet(m, a->buffer, a->slice, b->slice);
     uint32_t first = m->variant->buffers.first;
     if (ROW(m->plan, plan_buffer, a->buffer)->kind != buffer_kind_arena ||
         ROW(m->plan, plan_buffer, b->buffer)->kind != buffer_kind_arena)

@@ -83,16 +83,27 @@ static const char hook[] = "schedule hook for (route, dispatch, expert, combine)
                            "    pipelined i in 0..3 { route[i+1]; dispatch[i]; expert[i]; combine[i]; }\n"
                            "}\n";
 
+/// Replies in chunks, the second of which are merged first, on a stream of their own.
+static const char chunks[] = "schedule chunks for (route, dispatch, expert, combine) {\n"
+                             "    split tokens into 2 as i;\n"
+                             "    split combine into 2 as k { ratio: [2, 1] };\n"
+                             "    stream comp uses sm;\n    stream more uses sm;\n"
+                             "    stream tx uses net_out, net_in, copy[0];\n    stream rx uses net_out, net_in, copy[0];\n"
+                             "    bind route, expert to comp;\n    bind dispatch to tx;\n    bind combine.merge to more;\n"
+                             "    bind combine.send to tx;\n    bind combine.recv to rx;\n"
+                             "    for i in 0..2 { route[i]; dispatch[i]; expert[i]; combine[i, 1]; combine[i, 0]; }\n"
+                             "}\n";
+
 /// Two hops: nodes of two and of three ranks, without a pool, with one, with rounds, waves through relays.
 static void test_relayed_shapes(void)
 {
-    static const char *const relayed[] = {"serial", "ladder(n: 2)", "ladder(n: 3)", "waves(g: 2)", "hook"};
+    static const char *const relayed[] = {"serial", "ladder(n: 2)", "ladder(n: 3)", "waves(g: 2)", "hook", "chunks"};
     static const char *const options[] = {", via: node, capacity: 8x", ", via: node", ", via: node, capacity: 0.1x, pool: 0.05x"};
     for (size_t u = 0; u < sizeof relayed / sizeof *relayed; u++)
         for (size_t o = 0; o < sizeof options / sizeof *options; o++)
             for (int nodes = 0; nodes < 3; nodes++) {
                 static const char *const replies[] = {NULL, ", wire: { node: f32 }", ", wire: f32"};
-                struct setting setting = {relayed[u], 1 + (int)(u + o) % 2, nodes ? 6 : 4, 12, 96, options[o], hook, NULL, false,
+                struct setting setting = {relayed[u], 1 + (int)(u + o) % 2, nodes ? 6 : 4, 12, 96, options[o], u == 5 ? chunks : hook, NULL, false,
                                           nodes == 2 ? 3 : 2, replies[(u + o + (size_t)nodes) % 3]};
                 check_setting(&setting);
             }
@@ -188,6 +199,8 @@ static void test_mutations(void)
     setting = (struct setting){"ladder(n: 2)", 2, 4, 8, 64, ", via: node", NULL, NULL, false, 2, NULL};
     mutate_semaphores(&setting, true);
     setting = (struct setting){"hook", 1, 6, 12, 64, ", via: node, capacity: 8x", hook, NULL, false, 3, NULL};
+    mutate_semaphores(&setting, true);
+    setting = (struct setting){"chunks", 1, 4, 8, 64, ", via: node", chunks, NULL, false, 2, ", wire: { node: f32 }"};
     mutate_semaphores(&setting, true);
 }
 

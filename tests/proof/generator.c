@@ -508,6 +508,7 @@ static void emit_exchanges(struct generator *g)
         e->relay = from->relay >= 0 ? (uint32_t)from->relay : NONE;
         e->sums = from->sums >= 0 ? (uint32_t)from->sums : NONE;
         e->earlier = NONE;
+        e->piece = NONE;
         e->header_bytes = 64;
         e->wires = (struct rows){wire, 1};
         e->max_rounds = 8;
