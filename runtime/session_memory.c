@@ -8,8 +8,9 @@
 #include "runtime/open.h"
 #include "runtime/plan/limits.h"
 
-// A worker that looks a little longer saves a wake-up per launch, where no stream's thread needs its core.
-enum { SPINS_ALONE = 20000, SPINS_CROWDED = 200 };
+// A worker that looks a little longer saves a wake-up per launch, where no stream's thread needs its core: about 0.1 ms,
+// from the end of one step's experts to the next one's, so that threads which hand a step over find no core asleep.
+enum { SPINS_ALONE = 400000, SPINS_CROWDED = 200 };
 enum { HUGE_PAGES_FROM = 8 << 20, ROUND_SPANS = 4096, MESSAGE_SLACK = 1 << 15 };
 
 void *session_alloc(struct moe_session *session, size_t count, size_t size)

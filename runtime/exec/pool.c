@@ -85,8 +85,9 @@ static void *worker_main(void *argument)
         uint32_t seen = atomic_load(&pool->epoch);
         if (find_work(w, true) || find_work(w, false))
             continue;
-        for (uint32_t i = 0; i < pool->idle_spins && atomic_load_explicit(&pool->epoch, memory_order_relaxed) == seen;
-             i++)
+        // beside the stream's thread that helps, one worker is too many: it leaves the cores to the others at once
+        uint32_t spins = pool->helped && atomic_load(&pool->sleepers) == 0 ? 0 : pool->idle_spins;
+        for (uint32_t i = 0; i < spins && atomic_load_explicit(&pool->epoch, memory_order_relaxed) == seen; i++)
             ;
         atomic_fetch_add(&pool->sleepers, 1);
         if (atomic_load(&pool->epoch) == seen && !atomic_load(&pool->stop))
