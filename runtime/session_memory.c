@@ -29,7 +29,8 @@ void *session_alloc(struct moe_session *session, size_t count, size_t size)
     return memory;
 }
 
-void *guarded_map(size_t bytes, void **map, size_t *map_bytes)
+/// Fresh zero pages between two that fault.
+static void *guarded_map(size_t bytes, void **map, size_t *map_bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (bytes + page - 1) / page * page + page;
     char *all = mmap(NULL, inner + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -18,12 +18,7 @@ struct arena {
     struct chunk *chunks; // the newest first; only it has room
 };
 
-struct arena *arena_new(void)
-{
-    return calloc(1, sizeof(struct arena));
-}
-
-void arena_free(struct arena *arena)
+static void arena_free(struct arena *arena)
 {
     if (!arena)
         return;
@@ -56,7 +51,7 @@ static void *arena_alloc(struct arena *arena, size_t bytes)
 
 void context_init(struct context *context)
 {
-    *context = (struct context){.arena = arena_new()};
+    *context = (struct context){.arena = calloc(1, sizeof(struct arena))};
 }
 
 struct owned {

@@ -13,8 +13,6 @@
 #include "runtime/plan/records.h"
 
 struct arena;
-struct arena *arena_new(void);                       // NULL when memory is out
-void arena_free(struct arena *arena);
 
 /// A place in a source: byte offsets, end exclusive. file: number in context->files.
 struct span {

@@ -102,7 +102,6 @@ struct path {
     struct span whole;
 };
 
-node_id file_root(const struct checker *checker, uint32_t file);
 const char *item_word(uint16_t kind);   // NODE_LAYER: "layer"
 struct symbol find_name(struct checker *checker, uint32_t file, str_id name);
 /// A PATH, a NAME or a chain of MEMBERs as a path; false when the node is something else.

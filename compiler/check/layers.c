@@ -77,7 +77,8 @@ static bool read_dim(struct layer_state *layer, node_id expression, struct dim *
     return false;
 }
 
-bool read_type(struct layer_state *layer, node_id type, struct tensor *tensor)
+/// A type of a layer: format and sizes.
+static bool read_type(struct layer_state *layer, node_id type, struct tensor *tensor)
 {
     struct checker *checker = layer->checker;
     const struct ast_node *node = node_of(checker, type);

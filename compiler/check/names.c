@@ -18,7 +18,7 @@ const char *item_word(uint16_t kind)
     return word ? word : "name";
 }
 
-node_id file_root(const struct checker *checker, uint32_t file)
+static node_id file_root(const struct checker *checker, uint32_t file)
 {
     for (uint32_t i = 0; i < checker->program->unit_count; i++)
         if (checker->program->units[i].file == file)

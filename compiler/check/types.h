@@ -58,8 +58,6 @@ struct layer_state {
 struct tensor *find_tensor(struct layer_state *layer, node_id expression);
 /// The same, but NULL and silent when there is no such name.
 struct layer_name *find_layer_name(const struct layer_state *layer, str_id name);
-/// A type of a layer: format and sizes.
-bool read_type(struct layer_state *layer, node_id type, struct tensor *tensor);
 /// "[experts, 2 * ffn, hidden]"
 const char *dims_text(struct checker *checker, const struct dim *dims, uint32_t count);
 bool dims_equal(const struct dim *a, const struct dim *b);

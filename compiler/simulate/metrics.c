@@ -82,7 +82,7 @@ static bool touches(const struct prediction *p, const struct event_flow *flow, u
     return flow->send / p->instances == kind || flow->recv / p->instances == kind;
 }
 
-struct intervals communicating(const struct prediction *p, uint32_t kind)
+static struct intervals communicating(const struct prediction *p, uint32_t kind)
 {
     struct intervals list = {0};
     for (uint32_t f = 0; f < p->events.flow_count; f++)

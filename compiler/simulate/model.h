@@ -155,7 +155,6 @@ double intervals_length(const struct intervals *list);
 struct intervals intervals_cut(struct context *context, const struct intervals *a, const struct intervals *b, bool inside);
 
 struct intervals computing(const struct prediction *p, uint32_t kind);
-struct intervals communicating(const struct prediction *p, uint32_t kind);
 /// Time with messages under way and no compute.
 struct intervals exposed(const struct prediction *p, uint32_t kind);
 /// The kind of rank that loses most.

@@ -173,8 +173,9 @@ static bool route_fits(const struct tensor *route, const char *dtype, const stru
            !memcmp(route->shape, x->shape, (x->dims - 1) * sizeof *x->shape) && route->shape[x->dims - 1] == choices;
 }
 
-bool batch_check_routes(const int32_t *ids, int64_t tokens, uint32_t choices, uint32_t experts, char *error,
-                        size_t size)
+/// Supplied routes: ids -1..experts-1, none twice in a token. False with a message that names the token.
+static bool check_routes(const int32_t *ids, int64_t tokens, uint32_t choices, uint32_t experts, char *error,
+                         size_t size)
 {
     for (int64_t t = 0; t < tokens; t++) {
         const int32_t *row = ids + t * (int64_t)choices;
@@ -203,7 +204,7 @@ static moe_status read_routes(struct batch *batch, const struct tensor *ids, con
     if (weights->bytes)
         memcpy(batch->given_weights, weights->data, weights->bytes);
     char reason[160];
-    if (batch_check_routes(batch->given_ids, batch_tokens(batch), info->choices, info->experts, reason, sizeof reason))
+    if (check_routes(batch->given_ids, batch_tokens(batch), info->choices, info->experts, reason, sizeof reason))
         return MOE_OK;
     snprintf(error, size, "%s: %s", ids->file, reason);
     return MOE_BAD_INPUT;

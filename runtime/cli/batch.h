@@ -35,8 +35,4 @@ static inline int64_t batch_tokens(const struct batch *batch)
     return batch->first[batch->info->ranks];
 }
 
-/// Supplied routes: ids -1..experts-1, none twice in a token. False with a message that names the token.
-bool batch_check_routes(const int32_t *ids, int64_t tokens, uint32_t choices, uint32_t experts, char *error,
-                        size_t size);
-
 #endif

@@ -234,7 +234,6 @@ struct span_record passage_record(const struct passage *passage, int64_t begin);
 void stream_begin_step(struct stream *stream);
 /// After the step: counters of all ranks agree (I2), or the session has failed.
 bool conservation_check(struct moe_session *session);
-void stats_compute(struct moe_session *session);
 
 /// Is source `s`'s relayed message of a dispatch, as it lies here, one that can be followed: counts, marks, rows?
 bool relayed_message_good(struct stream *stream, uint32_t dispatch, uint32_t s);
@@ -257,8 +256,6 @@ void fault_apply(struct stream *stream, uint32_t exchange);
 
 /// Zeroed memory that lives as long as the session; NULL when out of memory.
 void *session_alloc(struct moe_session *session, size_t count, size_t size);
-/// Fresh zero pages between two that fault.
-void *guarded_map(size_t bytes, void **map, size_t *map_bytes);
 /// Tests: replaces a generated kernel by name.
 bool session_override_kernel(struct moe_session *session, const char *name, moe_kernel_fn *fn);
 

@@ -277,7 +277,8 @@ static bool same_formats(const struct check *c, const struct plan_exchange *a, c
     return same;
 }
 
-bool same_wires(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
+/// Do two exchanges have the same formats over the same axes?
+static bool same_wires(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
 {
     return same_formats(c, a, b) && a->handed == b->handed && !memcmp(a->wire_of_axis, b->wire_of_axis, sizeof a->wire_of_axis);
 }

@@ -27,8 +27,6 @@ static inline bool in_rows(struct rows rows, uint32_t row)
     return row >= rows.first && row - rows.first < rows.count;
 }
 
-/// Do two exchanges have the same formats over the same axes?
-bool same_wires(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b);
 /// Do replies to rows that overflow come as ranks answer in the combine itself?
 bool spills_alike(const struct check *c, const struct plan_exchange *combine, const struct plan_exchange *spill);
 

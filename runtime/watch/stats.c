@@ -169,7 +169,7 @@ static double share_beside_experts(const struct moe_session *session)
     return beside ? (double)beside / (double)(beside + experts) : 0;
 }
 
-void stats_compute(struct moe_session *session)
+static void stats_compute(struct moe_session *session)
 {
     memset(session->expert_load, 0, session->info->experts * sizeof *session->expert_load);
     session->stats = (moe_stats){.schedule = ir_text(session->ir, session->variant->name),
