@@ -197,8 +197,10 @@ static bool read_routing(struct lowering *l, struct path *p, uint32_t rows)
 {
     p->dispatch = ROW(l->module, mod_value, rows)->stage;
     p->combine = reader_of(l, "combine", "y", lower_stage(l, p->expert)->result);
-    if (strcmp(lower_kernel_name(l, p->dispatch), "dispatch") || reader_of(l, lower_kernel_name(l, p->expert), "x", rows) == NONE) {
-        lower_refuse(l, E0901, p->expert, NULL, "several experts on the rows of one dispatch are not built yet");
+    bool others = strcmp(lower_kernel_name(l, p->dispatch), "dispatch") != 0;
+    if (others || reader_of(l, lower_kernel_name(l, p->expert), "x", rows) == NONE) {
+        lower_refuse(l, E0901, p->expert, NULL, others ? "experts on the rows of another expert are not built yet"
+                                                       : "several experts on the rows of one dispatch are not built yet");
         return false;
     }
     if (p->combine == NONE) {
@@ -395,7 +397,7 @@ static void add_value_families(struct lowering *l)
 
 bool read_layer(struct lowering *l)
 {
-    for (uint32_t i = 0; i < l->layer->stages.count; i++)
+    for (uint32_t i = 0; i < l->layer->stages.count && !l->failed; i++) // what follows may be wrong for the same reason
         if (lower_is_mlp(l, l->layer->stages.first + i))
             add_path(l, l->layer->stages.first + i);
     if (l->failed)

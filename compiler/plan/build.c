@@ -48,8 +48,9 @@ static bool write_carrier(struct context *context, const struct piece *carrier, 
     for (size_t i = 0; i < count; i++) {
         size_t gap = (CARRIER_ALIGN - at % CARRIER_ALIGN) % CARRIER_ALIGN;
         trailers[i] = (struct plan_trailer){
-            .plan_offset = at + gap, .plan_bytes = plans[i].bytes, .before = i ? at : 0, .magic = PLAN_MAGIC};
+            .plan_offset = at + gap, .plan_bytes = plans[i].bytes, .before = i ? at : 0};
         snprintf(trailers[i].cpu_level, sizeof trailers[i].cpu_level, "%s", plans[i].cpu_level);
+        plan_seal_trailer(&trailers[i]);
         pieces[3 * i + 1] = (struct piece){zeros, gap};
         pieces[3 * i + 2] = (struct piece){plans[i].image, plans[i].bytes};
         pieces[3 * i + 3] = (struct piece){&trailers[i], sizeof *trailers};

@@ -202,6 +202,12 @@ bool plan_open(struct plan *plan, const void *image, size_t image_bytes, bool co
     return view_image(plan, plan->image, image_bytes, error, size);
 }
 
+void plan_seal_trailer(struct plan_trailer *trailer)
+{
+    memcpy(trailer->magic, PLAN_MAGIC, sizeof trailer->magic);
+    trailer->checksum = XXH3_64bits(trailer, offsetof(struct plan_trailer, checksum));
+}
+
 /// The trailer that ends at `end`: what it says lies before it, and so does the one it names.
 static bool read_trailer(const uint8_t *file, size_t end, struct plan_trailer *trailer)
 {
@@ -209,7 +215,8 @@ static bool read_trailer(const uint8_t *file, size_t end, struct plan_trailer *t
         return false;
     end -= sizeof *trailer;
     memcpy(trailer, file + end, sizeof *trailer);
-    return !memcmp(trailer->magic, PLAN_MAGIC, sizeof trailer->magic) && trailer->plan_offset <= end &&
+    return !memcmp(trailer->magic, PLAN_MAGIC, sizeof trailer->magic) &&
+           trailer->checksum == XXH3_64bits(trailer, offsetof(struct plan_trailer, checksum)) && trailer->plan_offset <= end &&
            trailer->plan_bytes <= end - trailer->plan_offset && trailer->before <= trailer->plan_offset &&
            memchr(trailer->cpu_level, 0, sizeof trailer->cpu_level);
 }

@@ -133,7 +133,11 @@ struct plan_trailer {
     uint64_t plan_offset, plan_bytes;
     uint64_t before;            // where the trailer before this one ends; 0: this is the first
     char cpu_level[8];          // with its NUL
+    uint64_t checksum;          // of what stands before it here
     char magic[8];              // PLAN_MAGIC
 };
+
+/// Fills in the trailer's magic and checksum.
+void plan_seal_trailer(struct plan_trailer *trailer);
 
 #endif

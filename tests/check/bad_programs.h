@@ -492,6 +492,12 @@ struct late_line {
     const char *schedule; // instead of the pipeline's own; NULL: none
 };
 
+// A second layer, and a pipeline for it.
+#define SECOND(stages)                                                                                                 \
+    "} layer o(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { param w: f32[experts, hidden]; param u: "            \
+    "bf16[experts, 2 * ffn, hidden]; param d: bf16[experts, hidden, ffn]; stage route: r = topk(x, w, k: 1); " stages  \
+    " yield y; } pipeline second { layer = o; cluster = pair; placement = spread; target = cpu; use serial;}"
+
 static const struct late_line late_lines[] = {
     {17, "    stage combine: y = combine(xd, r);", "E0901", "serial"},
     {15, "    stage dispatch: xd = dispatch(x, r, @capacity: 0x);", "E0206", "serial"},
@@ -499,6 +505,28 @@ static const struct late_line late_lines[] = {
     {15, "    stage dispatch: xd = dispatch(x, r, capacity: 0.1x, @pool: 0x);", "E0206", "serial"},
     {7, "dim ffn = 60;", "E0901", "serial"},
     {11, "    param w_router: bf16[experts, hidden];", "", "serial"},
+    {13, "    param w_down: f32[experts, hidden, ffn];", "E0901", "serial"},
+    {57, SECOND("stage dispatch: xd = dispatch(x, r); @stage expert: yd = swiglu(xd, u, d); stage second: y2 = swiglu(xd, u, d); "
+                "stage combine: y = combine(yd, r);"), "E0901", "serial"}, // and a warning: nothing reads `y2`
+    {57, SECOND("stage dispatch: xd = dispatch(x, r); @stage expert: ye = swiglu(xd, u, d); stage more: yd = swiglu(ye, u, d); "
+                "stage combine: y = combine(yd, r);"), "E0901", "serial"},
+    {57, SECOND("stage other: r2 = topk(x, w, k: 1); stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); "
+                "@stage combine: y = combine(yd, r2);"), "E0901", "serial"},
+    {57, SECOND("stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); stage combine: y0 = combine(yd, r); "
+                "@stage route2: r2 = topk(y0, w, k: 2); stage dispatch2: xd2 = dispatch(y0, r2); stage expert2: yd2 = "
+                "swiglu(xd2, u, d); stage combine2: y = combine(yd2, r2);"), "E0901", "serial"},
+    {57, "} layer @o(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { yield x; } schedule none for o { stream s uses sm; } "
+         "pipeline second { layer = o; cluster = pair; placement = spread; target = cpu; use none;}", "E0901", NULL},
+    {57, "} format half = fp8_e4m3 { block: [1, 64], scale: f32 }; format whole = fp8_e4m3 { block: [1, 128], scale: f32 }; "
+         "cluster five { device = box; axis a[2]; axis b[2]; axis c[2]; axis d[2]; axis e[2]; "
+         "link la across a { bandwidth: 5GB/s, latency: 1us }; link lb across b { bandwidth: 5GB/s, latency: 1us }; "
+         "link lc across c { bandwidth: 5GB/s, latency: 1us }; link ld across d { bandwidth: 5GB/s, latency: 1us }; "
+         "link le across e { bandwidth: 5GB/s, latency: 1us }; } placement on5 on five { place experts over a, b, c, d, e { balance: even }; } "
+         "layer o(x: bf16[tokens, 128]) -> bf16[tokens, 128] { param w: f32[experts, 128]; param u: bf16[experts, 64, 128]; "
+         "param d: bf16[experts, 128, 32]; stage route: r = topk(x, w, k: 1); stage dispatch: xd = dispatch(x, r, "
+         "@wire: { a: half, b: whole, c: f32, d: f16, e: bf16 }); stage expert: yd = swiglu(xd, u, d); stage combine: y = "
+         "combine(yd, r); yield y; } pipeline second { layer = o; cluster = five; placement = on5; target = cpu; use serial;}",
+     "E0901", NULL},
     {57, "} layer o(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] { param w: f32[experts, hidden]; "
          "param u: bf16[experts, 2 * ffn, hidden]; param d: bf16[experts, hidden, ffn]; stage route: r = "
          "topk(x, w, k: 1); stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); "

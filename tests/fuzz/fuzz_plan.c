@@ -12,6 +12,22 @@ static bool runs_some(const char *cpu_level)
     return !strcmp(cpu_level, "v2");
 }
 
+/// The trailers at the end of a carrier, put right from the last one back, so that what they say is followed.
+static void seal_trailers(uint8_t *file, size_t end)
+{
+    struct plan_trailer trailer;
+    while (end >= sizeof trailer) {
+        memcpy(&trailer, file + end - sizeof trailer, sizeof trailer);
+        if (memcmp(trailer.magic, PLAN_MAGIC, sizeof trailer.magic))
+            return;
+        plan_seal_trailer(&trailer);
+        memcpy(file + end - sizeof trailer, &trailer, sizeof trailer);
+        if (trailer.before >= end)
+            return;
+        end = trailer.before;
+    }
+}
+
 /// What a plan says is the same when it has been written again.
 static void write_again(const struct plan *plan)
 {
@@ -41,6 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(image, data, size);
     if (size >= 8 && !memcmp(image, PLAN_MAGIC, 8)) // not a carrier of one
         plan_seal(image, size);
+    else
+        seal_trailers(image, size);
     const char *path = fuzz_file("fuzz.plan", image, size);
     if (plan_open_file(&plan, path, NULL, error, sizeof error))
         plan_close(&plan);

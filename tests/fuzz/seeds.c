@@ -58,7 +58,7 @@ static void write_chain(const void *image, size_t bytes)
         if (!file)
             exit(3);
         for (int i = 0; i < 3; i++) {
-            struct plan_trailer trailer = {.plan_offset = at, .plan_bytes = bytes, .before = i ? at : 0, .magic = PLAN_MAGIC};
+            struct plan_trailer trailer = {.plan_offset = at, .plan_bytes = bytes, .before = i ? at : 0};
             strcpy(trailer.cpu_level, levels[i]);
             if (damage == 1 && i == 2)
                 memset(trailer.cpu_level, 'x', sizeof trailer.cpu_level);
@@ -66,6 +66,7 @@ static void write_chain(const void *image, size_t bytes)
                 trailer.before--;
             if (damage == 3 && i == 1)
                 trailer.before = 1;
+            plan_seal_trailer(&trailer);
             memcpy(file + at, image, bytes);
             memcpy(file + at + bytes, &trailer, sizeof trailer);
             at += bytes + sizeof trailer;
@@ -91,8 +92,11 @@ static void write_headers(const struct ir *ir)
     }
     write_bytes(image, 3, NULL);
     write_bytes(image, bytes - 64, NULL);
-    write_bytes(image, bytes, &(struct plan_trailer){.plan_offset = 1, .plan_bytes = bytes, .magic = PLAN_MAGIC});
-    write_bytes(image, bytes, &(struct plan_trailer){.plan_offset = bytes, .plan_bytes = 3, .magic = PLAN_MAGIC});
+    struct plan_trailer right = {.plan_offset = 1, .plan_bytes = bytes}, wrong = {.plan_offset = bytes, .plan_bytes = 3};
+    plan_seal_trailer(&right);
+    plan_seal_trailer(&wrong);
+    write_bytes(image, bytes, &right);
+    write_bytes(image, bytes, &wrong);
     write_chain(image, bytes);
     free(image);
 }

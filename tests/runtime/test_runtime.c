@@ -599,15 +599,16 @@ static void test_levels_of_a_carrier(void)
     char path[] = "/tmp/moe-plan-XXXXXX";
     int fd = mkstemp(path);
     size_t at = 3;
-    struct plan_trailer trailer = {.magic = PLAN_MAGIC};
+    struct plan_trailer trailer = {0};
     uint32_t ranks[3] = {0};
     CU_ASSERT_FATAL(fd >= 0 && pwrite(fd, "ELF", 3, 0) == 3);
     for (int i = 0; i < 3; i++) {
         size_t bytes;
         char *image = small_image(shapes[i], &bytes);
         ranks[i] = shapes[i].ranks;
-        trailer = (struct plan_trailer){.plan_offset = at, .plan_bytes = bytes, .before = i ? at : 0, .magic = PLAN_MAGIC};
+        trailer = (struct plan_trailer){.plan_offset = at, .plan_bytes = bytes, .before = i ? at : 0};
         strcpy(trailer.cpu_level, levels[i]);
+        plan_seal_trailer(&trailer);
         CU_ASSERT_FATAL(pwrite(fd, image, bytes, (off_t)at) == (ssize_t)bytes);
         at += bytes;
         CU_ASSERT_FATAL(pwrite(fd, &trailer, sizeof trailer, (off_t)at) == sizeof trailer);
@@ -620,6 +621,7 @@ static void test_levels_of_a_carrier(void)
     CU_ASSERT_EQUAL(chosen_ranks(path, runs_v2), ranks[0]);
     CU_ASSERT_EQUAL(chosen_ranks(path, runs_none), ranks[2]); // which then says what it lacks
     trailer.before = trailer.plan_offset + 1; // reads nothing behind itself, and does not go round
+    plan_seal_trailer(&trailer);
     CU_ASSERT_FATAL(pwrite(fd, &trailer, sizeof trailer, (off_t)(at - sizeof trailer)) == sizeof trailer);
     CU_ASSERT_EQUAL(chosen_ranks(path, runs_v3), 0);
     close(fd);
@@ -644,7 +646,8 @@ static void test_file(void)
     // The same plan behind an executable of odd size.
     CU_ASSERT_FATAL(ftruncate(fd, 0) == 0 && pwrite(fd, "#!ELF", 5, 0) == 5 &&
                     pwrite(fd, image, bytes, 5) == (ssize_t)bytes);
-    struct plan_trailer trailer = {.plan_offset = 5, .plan_bytes = bytes, .magic = PLAN_MAGIC};
+    struct plan_trailer trailer = {.plan_offset = 5, .plan_bytes = bytes};
+    plan_seal_trailer(&trailer);
     CU_ASSERT_FATAL(pwrite(fd, &trailer, sizeof trailer, (off_t)(5 + bytes)) == sizeof trailer);
     CU_ASSERT(plan_open_file(&plan, path, NULL, error, sizeof error));
     plan_close(&plan);
