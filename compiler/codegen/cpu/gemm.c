@@ -5,6 +5,8 @@
 // measured: from so many rows on prefetching gains, and so far ahead of the reads
 enum { ROWS_TO_PREFETCH = 7, PREFETCH_AHEAD = 8192 };
 
+enum { WIDE_E4M3 = 2 }; // most rows of E4M3 that meet several panels
+
 unsigned tile_rows(struct emit *e, uint32_t dtype)
 {
     bool widened = dtype == dtype_f16 || (dtype == dtype_bf16 && !e->level->dot_bf16);
@@ -19,14 +21,14 @@ static bool uses_dot(struct emit *e, const struct gemm *gemm)
 // From so many rows on a tile computes for longer than its weights take to come, and prefetching gains.
 static unsigned rows_to_prefetch(const struct gemm *gemm)
 {
-    bool coded = dtype_quantised(gemm->read.dtype);
-    return coded ? (ROWS_TO_PREFETCH * (unsigned)dtype_bits(gemm->read.dtype) + 15) / 16 : ROWS_TO_PREFETCH;
+    uint32_t dtype = gemm->read.dtype;
+    return dtype == dtype_mxfp4 ? 1 : dtype == dtype_fp8_e4m3 ? WIDE_E4M3 + 1 : ROWS_TO_PREFETCH;
 }
 
 // Whether a tile of so many rows may have to: the smallest of several tiles has half as many rows as the largest.
 static bool prefetches(const struct gemm *gemm, unsigned rows)
 {
-    unsigned least = rows_to_prefetch(gemm), share = (gemm->most_rows + 1) / 2;
+    unsigned least = rows_to_prefetch(gemm), share = gemm->panels == 1 ? (gemm->most_rows + 1) / 2 : least;
     return gemm->prefetches && rows >= (least < share ? least : share);
 }
 
@@ -303,6 +305,16 @@ static void generate_tiles(struct emit *e, struct gemm *gemm, const char *name)
         generate_tile(e, gemm, rows, name);
 }
 
+// Most rows of tiles of so many panels. Look-ups of E4M3 keep one panel's chains busy from three rows on.
+static unsigned wide_rows(struct emit *e, const struct gemm *gemm, unsigned panels)
+{
+    if (!dtype_quantised(gemm->read.dtype))
+        return gemm->most_rows / panels;
+    if (gemm->read.dtype == dtype_fp8_e4m3 && uses_dot(e, gemm))
+        return panels == WIDE_PANELS ? WIDE_E4M3 : 0;
+    return e->level->coded_rows / panels;
+}
+
 // Tiles of several panels, for as few rows as leave room for their sums: the fewer rows, the more panels. Where a vector
 // of weights is 64 bytes from memory, one panel's two chains keep up, and one stream is read the fastest; not so the
 // router's, whose panels are few.
@@ -312,8 +324,7 @@ static void wide_tiles(struct emit *e, struct gemm *gemm, const char *name)
         return;
     unsigned least = 1;
     for (unsigned i = 0; i < WIDE_SHAPES; i++) {
-        bool coded = dtype_quantised(gemm->read.dtype);
-        unsigned panels = WIDE_PANELS >> i, most = (coded ? e->level->coded_rows : gemm->most_rows) / panels;
+        unsigned panels = WIDE_PANELS >> i, most = wide_rows(e, gemm, panels);
         if (most < least || plan_panels(&gemm->weights) < panels)
             continue;
         struct gemm *wide = gemm->wide[i] = context_alloc(e->context, sizeof *wide);
@@ -470,7 +481,7 @@ static LLVMValueRef multiply_wide(struct emit *e, const struct gemm *wide, LLVMV
     LLVMValueRef own = offset(e, panel, scaled(e, loop.index, plan_panel_bytes(&wide->weights))), moved[TILE_POINTERS];
     move_to_panel(e, wide, loop.index, p, moved);
     LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, rows, const_i64(e, rows_to_prefetch(wide)), "");
-    LLVMValueRef from = LLVMBuildSelect(b, enough, offset_const(e, own, PREFETCH_AHEAD), own, "");
+    LLVMValueRef from = LLVMBuildSelect(b, enough, offset_const(e, own, PREFETCH_AHEAD / wide->panels), own, "");
     LLVMValueRef step = LLVMBuildSelect(b, enough, const_i64(e, k_bytes(&wide->weights, unroll_of(wide))), none, "");
     LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {a, own, from, step,
                                                    offset_const(e, own, plan_panel_codes(&wide->weights))};
