@@ -18,6 +18,7 @@
     S(events)     \
     S(wire)       \
     S(simulate)   \
+    S(rounds)     \
     S(tune)       \
     S(externs)    \
     S(skew)       \

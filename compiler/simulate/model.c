@@ -92,8 +92,7 @@ static void add_task(struct making *m, uint32_t kind, uint32_t instance)
 
 static struct spill spill_of(const struct making *m, const struct sched_instance *row)
 {
-    struct sched_share wave = wave_share(m->p->schedule, row->wave);
-    return spill_of_task(&m->p->model, row->task, tokens_of(m->p, row), &wave);
+    return spill_of_task(&m->p->model, m->p->schedule, row->task, tokens_of(m->p, row), row->wave);
 }
 
 /// Are these the experts that work through the rounds?
@@ -197,12 +196,13 @@ static bool is_combine(const struct model *m, uint32_t task)
     return routing_of_task(m, task, &routing) && routing.combine;
 }
 
-/// All rows that come to the experts of an instance's wave.
+/// All rows that come to the experts of an instance's wave, from their own ranks: in rounds nothing is relayed.
 static const struct traffic *arrivals(const struct making *m, const struct sched_instance *row)
 {
     struct routing routing;
     routing_of_task(&m->p->model, row->task, &routing);
     routing.combine = false;
+    routing.via = NONE;
     struct sched_share wave = wave_share(m->p->schedule, row->wave);
     routing_wave(&routing, &wave);
     return traffic_make(&m->p->model, &routing, false);
@@ -220,8 +220,9 @@ static void add_flows(struct making *m, uint32_t from, uint32_t to)
     struct traffic slots;
     if (t && o.rounds > 0) {
         slots = *t;
-        spill_take(&o, arrivals(m, row), is_combine(model, row->task), &slots, model->kind_count,
-                      model->axes);
+        struct routing routing;
+        bool relayed = routing_of_task(model, row->task, &routing) && routing.via != NONE;
+        spill_take(&o, relayed ? NULL : arrivals(m, row), is_combine(model, row->task), &slots, model->kind_count, model->axes);
         t = &slots;
     }
     for (uint32_t a = 0; t && a < model->axes; a++) {

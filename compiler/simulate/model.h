@@ -41,6 +41,7 @@ struct model {
     bool copies;                // of experts: where rows go depends on who sends them
     int64_t *owned_of;          // by rank: experts that it holds
     uint32_t *first_owner;      // by rank, and one more: its experts' first row of `loads`
+    double *shares;             // of copies, by sender and owner: of what the expert is asked for; NULL: no copies
     double *weights;            // by expert: its load over the mean
     double *loads;              // sums over experts, in the order of owners, of their load over the mean; a copy has a share
     struct rank_kind kinds[KINDS_MAX];
@@ -77,8 +78,6 @@ double routing_hit(const struct routing *routing, double owned);
 struct traffic *traffic_make(const struct model *model, const struct routing *routing, bool relay);
 
 void traffic_add(struct traffic *sum, const struct traffic *more);
-/// The chance that a token sends the rank a row (of a combine: gets one), for the routing's wave; without copies of experts.
-double hit_at_rank(const struct model *model, const struct routing *routing, uint32_t rank);
 
 // ---- rounds.c
 
@@ -89,8 +88,9 @@ struct spill {
     double rounds;              // whole; 0: everything finds a slot
 };
 /// Of a part of `tokens` tokens and a wave.
-struct spill spill_of_task(const struct model *model, uint32_t task, double tokens, const struct sched_share *wave);
-/// Takes rows that go in rounds out of a dispatch's traffic (`dispatch`: all of it), or their replies out of a combine's.
+struct spill spill_of_task(const struct model *model, const struct ir *schedule, uint32_t task, double tokens, uint32_t wave);
+/// Takes rows that go in rounds out of a dispatch's traffic (`dispatch`: all of it; NULL: through relays), or their replies out
+/// of a combine's.
 void spill_take(const struct spill *spill, const struct traffic *dispatch, bool combine, struct traffic *traffic,
                 uint32_t kinds, uint32_t axes);
 

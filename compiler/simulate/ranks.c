@@ -79,11 +79,13 @@ static void sum_loads(struct model *m, const struct load *load)
     load_weights(m->context, load, experts, choices_of(m), m->weights);
     m->loads = context_alloc(m->context, (owners + 1) * sizeof *m->loads);
     m->first_owner = context_alloc(m->context, (m->ranks + 1) * sizeof *m->first_owner);
-    double *share = context_alloc(m->context, (owners + 1) * sizeof *share), *sum = share;
+    double *share, *sum = NULL;
     if (m->copies) { // of all senders together
         struct nearest *near = context_alloc(m->context, (experts + 1) * sizeof *near);
         sum = context_alloc(m->context, (owners + 1) * sizeof *sum);
+        m->shares = context_alloc(m->context, (size_t)m->ranks * owners * sizeof *m->shares);
         for (uint32_t source = 0; source < m->ranks; source++) {
+            share = m->shares + (size_t)source * owners;
             copy_shares(m->module, m->placement, source, near, share);
             for (uint32_t i = 0; i < owners; i++)
                 sum[i] += share[i] / m->ranks;

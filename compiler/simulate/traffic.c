@@ -48,7 +48,7 @@ static double hit_of_waves(const struct model *m, const struct routing *r, uint3
     return fmax(routing_hit(r, load_of_waves(m, rank, from, to, r->wave_total)), fmin(1, most * r->choices / r->experts));
 }
 
-double hit_at_rank(const struct model *m, const struct routing *r, uint32_t rank)
+static double hit_at_rank(const struct model *m, const struct routing *r, uint32_t rank)
 {
     if (r->combine)
         return hit_of_waves(m, r, rank, r->wave_begin, r->wave_end);

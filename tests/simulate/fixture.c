@@ -78,6 +78,7 @@ static struct simulated simulate_temporary(const char *text, const char *schedul
 
 struct simulated simulate_source(const char *text, bool simulate) { return simulate_temporary(text, NULL, NULL, simulate); }
 struct simulated simulate_source_with(const char *text, const char *schedule) { return simulate_temporary(text, schedule, NULL, true); }
+struct simulated simulate_source_loaded(const char *text, const char *load) { return simulate_temporary(text, NULL, load, true); }
 
 static void setting_text(const struct setting *s, char *text, size_t size)
 {

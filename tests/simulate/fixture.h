@@ -22,6 +22,8 @@ struct setting {
 };
 struct simulated simulate_source(const char *text, bool simulate);
 struct simulated simulate_source_with(const char *text, const char *schedule);
+/// `load` as after --load.
+struct simulated simulate_source_loaded(const char *text, const char *load);
 struct simulated simulate_setting(const struct setting *setting, bool simulate);
 struct simulated simulate_text(const char *bandwidth, const char *items, const char *members, bool simulate);
 struct simulated simulate_loaded(const char *bandwidth, const char *members, const char *load);
