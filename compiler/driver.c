@@ -446,9 +446,15 @@ static bool generate_cuda(struct compilation *c, void **code, size_t *code_bytes
         return host ? load_for_host(c) : embed_for_chips(c, code, code_bytes);
     struct span place = pipeline->node ? node_at(&c->text.ast, pipeline->node)->name_span : (struct span){.file = NONE};
     if (deployed) {
-        struct diag *diag = diag_error(c->context, E0901, place, "executables for `cuda(%s)` cannot carry kernels for the CPU yet",
-                                       cuda_target(c));
-        diag_help(c->context, diag, "without `host` they carry code for GPUs; `moecc run` runs CUDA kernels on this machine's CPU");
+        const char *target = cuda_target(c);
+        const char *chip = context_printf(c->context, "%.*s", (int)strcspn(target, ","), target);
+        struct diag *diag =
+            diag_error(c->context, E0901, place, "an executable cannot carry the CUDA kernels that `cuda(%s)` runs on the CPU", target);
+        diag_note(c->context, diag, "`host` compiles them with a C++ compiler when they run; an executable needs nothing but libc");
+        diag_help(c->context, diag,
+                  context_printf(c->context, "`build --target cuda:%s` carries their code for the GPU, `--target cpu` native kernels; "
+                                             "`run --target cuda:%s` tries them here",
+                                 chip, target));
         return false;
     }
     struct diag *diag = diag_error(c->context, E0901, place, "running kernels for `cuda(%s)` on a GPU is not built yet",

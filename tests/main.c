@@ -32,6 +32,7 @@
     S(product)    \
     S(gpu_opens)  \
     S(gpu)        \
+    S(layers)     \
     S(runtime)    \
     S(weights)    \
     S(cli)        \

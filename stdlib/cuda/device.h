@@ -87,6 +87,11 @@ struct alignas(16) Words {
     uint32_t x, y, z, w;
 };
 
+/// And 8: the least that kernels of rows load and store.
+struct alignas(8) Pair {
+    uint32_t x, y;
+};
+
 } // namespace gpu
 
 #ifdef __CUDACC_RTC__

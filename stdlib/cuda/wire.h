@@ -29,14 +29,13 @@ template <int64_t FORMAT, int64_t WIDTH_OF_ROW> GPU_INLINE void load_wire(float 
     if constexpr (dtype != dtype_fp8_e4m3) {
         load_vector<dtype>(to, row + bytes_of(dtype, column));
     } else {
-        const uint32_t *codes = (const uint32_t *)(row + column);
-        const char *scales = row + WIDTH_OF_ROW;
-        float scale;
-        if (scale_type == scale_type_f32)
-            scale = ((const float *)scales)[column / block];
-        else
-            scale = gpu::number((uint32_t)((const uint8_t *)scales)[column / block] << 23);
-        const uint32_t words[2] = {codes[0], codes[1]};
+        const gpu::Pair codes = *(const gpu::Pair *)(row + column);
+        // a record is padded to 8 bytes, so the eight that a scale lies in are there
+        const int64_t at = column / block * (scale_type == scale_type_f32 ? 4 : 1);
+        const gpu::Pair scales = *(const gpu::Pair *)(row + WIDTH_OF_ROW + at / 8 * 8);
+        const uint32_t word = at % 8 < 4 ? scales.x : scales.y;
+        const float scale = gpu::number(scale_type == scale_type_f32 ? word : (word >> at % 4 * 8 & 0xff) << 23);
+        const uint32_t words[2] = {codes.x, codes.y};
         GPU_UNROLL for (int i = 0; i < VECTOR; i++) to[i] = e4m3_value(words[i / 4] >> i % 4 * 8 & 0xff) * scale;
     }
 }
@@ -61,12 +60,48 @@ GPU_INLINE uint32_t four_codes(const float *values, float factor)
            e4m3_of(values[3] * factor) << 24;
 }
 
+/// A row's scales on their way to memory: a warp packs STEP elements at a time and has SCALE_WORDS words of scales of them,
+/// each lane keeps a pair of words and stores it when all lanes have theirs. The rest of the last pair is zeros.
+template <int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW> struct RowScales {
+    static constexpr int STEP = gpu::WARP * PACKED, LANES = BLOCK / PACKED; // lanes that share a block
+    static constexpr bool IN_BYTES = SCALE_TYPE == scale_type_ue8m0;
+    static constexpr int SCALE_WORDS = STEP / BLOCK / (IN_BYTES ? 4 : 1), STEPS = 2 * gpu::WARP / SCALE_WORDS;
+    static constexpr int64_t BYTES = (WIDTH_OF_ROW + BLOCK - 1) / BLOCK * (IN_BYTES ? 1 : 4);
+    uint32_t kept[2];
+};
+
+/// Takes in a step's scales, each in the lanes of its block; 0 of blocks that there are not.
+template <int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW>
+GPU_INLINE void keep_scales(RowScales<BLOCK, SCALE_TYPE, WIDTH_OF_ROW> &row, char *scales, int step, uint32_t scale, bool last)
+{
+    using Row = RowScales<BLOCK, SCALE_TYPE, WIDTH_OF_ROW>;
+    uint32_t word = 0; // lane l: the step's l-th
+    GPU_UNROLL for (int i = 0; i < (Row::IN_BYTES ? 4 : 1); i++)
+    {
+        const int number = Row::IN_BYTES ? 4 * gpu::lane() + i : gpu::lane();
+        word |= gpu::shuffle(scale, number * Row::LANES % gpu::WARP) << 8 * i;
+    }
+    GPU_UNROLL for (int i = 0; i < 2; i++)
+    {
+        const int from = 2 * gpu::lane() + i - step % Row::STEPS * Row::SCALE_WORDS;
+        const uint32_t got = gpu::shuffle(word, from & (gpu::WARP - 1));
+        row.kept[i] = from >= 0 && from < Row::SCALE_WORDS ? got : row.kept[i];
+    }
+    if (!last && (step + 1) % Row::STEPS != 0)
+        return;
+    const int64_t at = (step / Row::STEPS * gpu::WARP + gpu::lane()) * 8;
+    if (at < Row::BYTES)
+        *(gpu::Pair *)(scales + at) = {row.kept[0], row.kept[1]};
+    row.kept[0] = row.kept[1] = 0;
+}
+
 /// Packs a row, in one warp: BLOCK / 16 lanes share a block, whose maximum they find by exchanges.
 template <int DTYPE, int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW> GPU_INLINE void pack_row(char *to, const char *from)
 {
-    char *scales = to + WIDTH_OF_ROW;
-    for (int64_t first = 0; first < WIDTH_OF_ROW; first += gpu::WARP * PACKED) {
-        const int64_t column = first + gpu::lane() * PACKED, left = WIDTH_OF_ROW - column;
+    constexpr int STEPS = (int)((WIDTH_OF_ROW + gpu::WARP * PACKED - 1) / (gpu::WARP * PACKED));
+    RowScales<BLOCK, SCALE_TYPE, WIDTH_OF_ROW> kept = {};
+    for (int step = 0; step < STEPS; step++) {
+        const int64_t column = (int64_t)step * gpu::WARP * PACKED + gpu::lane() * PACKED, left = WIDTH_OF_ROW - column;
         float values[PACKED] = {};
         GPU_UNROLL for (int half = 0; half < 2; half++)
             if (left > half * VECTOR)
@@ -83,20 +118,13 @@ template <int DTYPE, int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW> GPU_INLINE
             largest = other > largest ? other : largest;
         }
         const float factor = block_factor<SCALE_TYPE>(largest, scale);
-        if (left <= 0)
-            continue;
         const gpu::Words codes = {four_codes(values, factor), four_codes(values + 4, factor), four_codes(values + 8, factor),
                                   four_codes(values + 12, factor)};
-        if (left >= PACKED) {
+        if (left >= PACKED)
             *(gpu::Words *)(to + column) = codes;
-        } else {
-            ((uint32_t *)(to + column))[0] = codes.x;
-            ((uint32_t *)(to + column))[1] = codes.y;
-        }
-        if (column % BLOCK == 0 && SCALE_TYPE == scale_type_f32)
-            ((uint32_t *)scales)[column / BLOCK] = scale;
-        else if (column % BLOCK == 0)
-            ((uint8_t *)scales)[column / BLOCK] = (uint8_t)scale;
+        else if (left > 0)
+            *(gpu::Pair *)(to + column) = {codes.x, codes.y};
+        keep_scales(kept, to + WIDTH_OF_ROW, step, column / BLOCK * BLOCK < WIDTH_OF_ROW ? scale : 0, step == STEPS - 1);
     }
 }
 

@@ -22,15 +22,33 @@ if [ "$(head -n 1 "$folder/resources")" = "$(head -n 1 tests/cuda/resources.txt)
     done
 fi
 
-# PTX: the products by mma.sync, rows by 16 bytes.
-$moecc run examples/hello.moe --target cuda:sm_80,host --emit=ptx >"$folder/ptx"
+# Kernels of rows, packed and unpacked ones too, load and store 8 bytes or 16: never 4, on any chip. In the machine code too,
+# where a disassembler is installed (CUDA's, or `pip install nvidia-cuda-nvcc`).
+disassembler=${MOECC_NVDISASM:-$(command -v nvdisasm || true)}
+for chip in ${MOE_CUDA_EXAMPLES:+sm_86 sm_89 sm_90a sm_100a sm_120a} sm_80; do
+    for example in hello wire_formats; do
+        $moecc run "examples/$example.moe" --target "cuda:$chip,host" --emit=ptx >"$folder/ptx" 2>"$folder/err"
+        $moecc run "examples/$example.moe" --target "cuda:$chip,host" --emit=cubin >"$folder/out" 2>"$folder/err"
+        awk -v chip="$chip" -v example="$example" '
+            /^\/\/ kernel / { kernel = $3 }
+            kernel !~ /^(copy_rows|merge|sum_rows|add|shift|gate)_/ { next }
+            /^[ \t]*(ld|st)\.(global\.)?(relaxed\.|nc\.)?v4/ { wide[kernel] = 1 }
+            /^[ \t]*(ld|st)\.(global\.)?(nc\.)?(v2\.)?(b|u|s|f)(8|16)[ \t]/ || /^[ \t]*(ld|st)\.(global\.)?(nc\.)?(b|u|s|f)32[ \t]/ {
+                print example ", " chip ", " kernel ": narrow access: " $0; wrong = 1 }
+            { seen[kernel] = 1 }
+            END { for (k in seen) if (!wide[k]) { print example ", " k ": no access of 16 bytes"; wrong = 1 } exit wrong }' "$folder/ptx"
+        [ -z "$disassembler" ] && continue
+        awk '$1 ~ /^(copy_rows|merge|sum_rows|add|shift|gate)_/ { print $NF }' "$folder/out" | while read -r cubin; do
+            "$disassembler" -c "$cubin" >"$folder/sass"
+            grep -E '\b(LDG|STG)\.' "$folder/sass" | grep -Ev '\.(64|128)\b' && { echo "$example, $chip: $cubin"; exit 1; }
+            grep -Eq '\b(LDL|STL)\b' "$folder/sass" && { echo "$example, $chip: local memory in $cubin"; exit 1; }
+            true
+        done
+    done
+done
+$moecc run examples/hello.moe --target cuda:sm_80,host --emit=ptx >"$folder/ptx" # the products by mma.sync
 grep -q 'mma.sync.aligned.m16n8k16' "$folder/ptx"
 grep -q 'cp.async.cg.shared.global' "$folder/ptx"
-for kernel in copy_rows merge; do
-    sed -n "/^\/\/ kernel $kernel/,/^\/\/ kernel [^$kernel]/p" "$folder/ptx" >"$folder/rows"
-    grep -Eq '(ld|st)(\.global)?(\.nc)?\.v4' "$folder/rows"
-    grep -E '^\s*(ld|st)\.(global\.)?(nc\.)?(b|u|s|f)(8|16|32)\s' "$folder/rows" && { echo "$kernel: narrow accesses"; exit 1; }
-done
 
 for kernel in mlp_up mlp_down; do # results by 16 bytes, sums by 8
     sed -n "/^\/\/ kernel $kernel/,/^\/\/ kernel [^$kernel]/p" "$folder/ptx" >"$folder/product"
@@ -39,10 +57,9 @@ for kernel in mlp_up mlp_down; do # results by 16 bytes, sums by 8
 done
 
 # sm_90a: boxes of tensors and products by warpgroups, which the assembler has not put one after the other (its notes C75xx);
-# in the machine code too, where a disassembler is installed (CUDA's, or `pip install nvidia-cuda-nvcc`).
+# in the machine code too.
 $moecc run examples/hello.moe --target cuda:sm_90a,host --emit=ptx >"$folder/ptx"
 $moecc run examples/hello.moe --target cuda:sm_90a,host --emit=cubin >"$folder/out"
-disassembler=${MOECC_NVDISASM:-$(command -v nvdisasm || true)}
 for kernel in mlp_up mlp_down; do
     sed -n "/^\/\/ kernel $kernel/,/^\/\/ kernel [^$kernel]/p" "$folder/ptx" >"$folder/product"
     for word in wgmma.mma_async cp.async.bulk.tensor mbarrier.try_wait setmaxnreg; do grep -q "$word" "$folder/product"; done
@@ -91,6 +108,19 @@ grep -q "^10 CUDA kernels, 5 of them compiled now" "$folder/err" # sm_80 was the
 $moecc build examples/hello.moe --schedule serial --target cuda:sm_90a,sm_80 -o "$folder/again" -v 2>"$folder/err"
 grep -q '^10 CUDA kernels, 0 of them compiled now' "$folder/err"
 cmp "$folder/hello" "$folder/again"
+
+# When all is known, NVRTC is not even loaded, and a build takes some tens of milliseconds: the best of five, with much room.
+LD_DEBUG=files $moecc build examples/hello.moe --schedule serial --target cuda:sm_90a,sm_80 -o "$folder/again" 2>"$folder/err"
+grep -q 'file=libLLVM' "$folder/err" # such lines are there
+grep -q 'file=.*libnvrtc' "$folder/err" && { echo "NVRTC is loaded for kernels that are known"; exit 1; }
+best=1000000000
+for i in 1 2 3 4 5; do
+    from=$(date +%s%N)
+    $moecc build examples/hello.moe --schedule serial --target cuda:sm_90a,sm_80 -o "$folder/again"
+    took=$(($(date +%s%N) - from))
+    [ $took -lt $best ] && best=$took
+done
+[ $best -lt 500000000 ] || { echo "a build of known kernels takes $((best / 1000000)) ms"; exit 1; }
 $moecc inspect "$folder/hello" >"$folder/plan"
 [ "$(grep -c 'chip="sm_90a" form=cubin' "$folder/plan")" = 5 ]
 [ "$(grep -c 'chip="sm_80" form=ptx' "$folder/plan")" = 5 ]
@@ -100,3 +130,8 @@ status=0
 "$folder/hello" --tokens 8 -q 2>"$folder/err" || status=$?
 [ $status = 3 ]
 grep -q "kernels are for GPUs (sm_90a, sm_80), which this runtime does not drive yet" "$folder/err"
+status=0
+$moecc build examples/hello.moe --target cuda:sm_90a,host -o "$folder/host" 2>"$folder/err" || status=$?
+[ $status = 1 ] && [ ! -e "$folder/host" ]
+grep -q 'E0901.*cannot carry the CUDA kernels that `cuda(sm_90a,host)` runs on the CPU' "$folder/err"
+grep -q '`build --target cuda:sm_90a` carries their code for the GPU' "$folder/err"

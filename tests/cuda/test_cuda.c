@@ -348,7 +348,7 @@ static void compare_wire(int64_t width, int64_t block, uint32_t scale, uint32_t 
 
 static void test_wires(void)
 {
-    static const int64_t widths[] = {8, 72, 136, 600};
+    static const int64_t widths[] = {8, 72, 136, 600, 8712};
     for (size_t w = 0; w < sizeof widths / sizeof *widths && level_runs_here(chip); w++)
         for (int form = 0; form < 4; form++)
             compare_wire(widths[w], form % 2 ? 64 : 128, form / 2 ? scale_type_ue8m0 : scale_type_f32,

@@ -38,6 +38,7 @@ static struct {
     int (*encode)(CUtensorMap *map, int type, uint32_t rank, void *base, const uint64_t *extents, const uint64_t *strides,
                   const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill);
     int (*host_register)(void *memory, size_t bytes, unsigned flags);
+    int (*host_unregister)(void *memory);
     int (*alloc)(CUdeviceptr *memory, size_t bytes);
     int (*free)(CUdeviceptr memory);
     int (*fill)(CUdeviceptr memory, unsigned char byte, size_t bytes);
@@ -68,6 +69,7 @@ static const struct {
                  {"cuLaunchKernel", &cuda.launch},
                  {"cuTensorMapEncodeTiled", &cuda.encode},
                  {"cuMemHostRegister_v2", &cuda.host_register},
+                 {"cuMemHostUnregister", &cuda.host_unregister},
                  {"cuMemAlloc_v2", &cuda.alloc},
                  {"cuMemFree_v2", &cuda.free},
                  {"cuMemsetD8_v2", &cuda.fill},
@@ -84,6 +86,7 @@ static struct {
     char name[128], level[32], problem[256];
     int multiprocessors;
     bool tried;
+    void *context;
 } gpu;
 
 static const char *error_of(int result)
@@ -121,9 +124,59 @@ static bool find_library(void)
     return true;
 }
 
-/// Makes what the process has in memory, and what it will allocate, reachable for the device. The heap grows once, in one
-/// piece.
-static void register_memory(void)
+enum { MOST_RANGES = 512 };
+static struct range {
+    char *from, *to;
+} registered[MOST_RANGES];
+static int registered_count;
+
+/// What of [from, to) is not registered yet.
+static void register_range(char *from, char *to)
+{
+    for (bool cut = true; cut;) { // the first gap; a range that begins within is followed by another
+        cut = false;
+        for (int i = 0; i < registered_count; i++)
+            if (registered[i].from <= from && from < registered[i].to) {
+                from = registered[i].to < to ? registered[i].to : to;
+                cut = true;
+            }
+    }
+    char *end = to;
+    for (int i = 0; i < registered_count; i++)
+        if (registered[i].from > from && registered[i].from < end)
+            end = registered[i].from;
+    if (from >= to)
+        return;
+    must(registered_count == MOST_RANGES, "more pieces of memory than are expected");
+    must(cuda.host_register(from, (size_t)(end - from), 1 | 2), "registering the process's memory");
+    registered[registered_count++] = (struct range){from, end};
+    if (end < to)
+        register_range(end, to);
+}
+
+/// Makes what the process has in memory by now reachable for the device: heap, stack, its own data; `all`: and what it has
+/// mapped without a file.
+static void register_memory(bool all)
+{
+    char line[512], exe[256] = "";
+    ssize_t length = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    exe[length > 0 ? length : 0] = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        unsigned long from, to, inode;
+        char access[8], name[256] = "";
+        if (sscanf(line, "%lx-%lx %7s %*x %*s %lu %255s", &from, &to, access, &inode, name) < 4 || access[1] != 'w')
+            continue;
+        bool own = !strcmp(name, "[heap]") || !strcmp(name, "[stack]") || (*exe && !strcmp(name, exe));
+        if (own || (all && !inode && !*name))
+            register_range((char *)from, (char *)to);
+    }
+    if (maps)
+        fclose(maps);
+}
+
+/// The heap grows once, in one piece, before it is registered, and all threads take from it.
+static void prepare_memory(void)
 {
     enum { HEAP = 256 << 20, STACK = 1 << 20 };
     volatile char deep[STACK];
@@ -131,30 +184,30 @@ static void register_memory(void)
     for (int i = 0; i < STACK; i += 4096)
         sum += deep[i] = 1;
     mallopt(M_MMAP_MAX, 0);
+    mallopt(M_ARENA_MAX, 1);
     mallopt(M_TRIM_THRESHOLD, -1);
     mallopt(M_TOP_PAD, HEAP);
     free(malloc((size_t)(sum ? HEAP / 2 : 1))); // the heap grows, and the stack has been used
     mallopt(M_TOP_PAD, 0);
-    char line[512], exe[256] = "";
-    ssize_t length = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[length > 0 ? length : 0] = 0;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    while (maps && fgets(line, sizeof line, maps)) {
-        unsigned long from, to;
-        char access[8];
-        line[strcspn(line, "\n")] = 0;
-        bool ours = strstr(line, "[heap]") || strstr(line, "[stack]") || (*exe && strstr(line, exe));
-        if (ours && sscanf(line, "%lx-%lx %7s", &from, &to, access) == 3 && access[1] == 'w')
-            must(cuda.host_register((char *)from, to - from, 1 | 2), "registering the process's memory");
-    }
-    if (maps)
-        fclose(maps);
+    register_memory(false);
+}
+
+int gpu_reach_mapped(void)
+{
+    int before = registered_count;
+    register_memory(true);
+    return before;
+}
+
+void gpu_forget_mapped(int before)
+{
+    while (registered_count > before)
+        cuda.host_unregister(registered[--registered_count].from); // it may have been unmapped
 }
 
 static bool open_device(void)
 {
     CUdevice device;
-    void *context;
     int major = 0, minor = 0, works = 0, result = cuda.init(0);
     if (!result)
         result = cuda.device_get(&device, 0);
@@ -167,8 +220,8 @@ static bool open_device(void)
     must(cuda.attribute(&major, MAJOR, device), "its architecture");
     must(cuda.attribute(&minor, MINOR, device), "its architecture");
     must(cuda.attribute(&works, HOST_POINTERS_WORK, device), "its use of memory");
-    must(cuda.retain(&context, device), "its context");
-    must(cuda.set_current(context), "its context");
+    must(cuda.retain(&gpu.context, device), "its context");
+    must(cuda.set_current(gpu.context), "its context");
     char chip[16];
     snprintf(chip, sizeof chip, "sm_%d%d%s", major, minor, major >= 9 ? "a" : "");
     if (!cuda_chip(chip) || !works) {
@@ -177,7 +230,7 @@ static bool open_device(void)
         return false;
     }
     snprintf(gpu.level, sizeof gpu.level, "gpu:%s", chip);
-    register_memory();
+    prepare_memory();
     return true;
 }
 
@@ -283,6 +336,7 @@ void gpu_run(const struct gpu_kernel *kernel, const struct moe_kargs *args, int6
 {
     const struct moe_pairs_head *head = args->p[0];
     bool maps = kernel->source->map_count > 0;
+    must(cuda.set_current(gpu.context), "a thread's context");
     gpu_launch(kernel, args, begin, end, maps ? head->expert_first[head->experts] : 0,
                maps ? head->first_expert + head->experts : 0);
     must(cuda.synchronize(), kernel->source->name);

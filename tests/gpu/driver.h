@@ -37,6 +37,10 @@ void gpu_launch(const struct gpu_kernel *kernel, const struct moe_kargs *args, i
 void gpu_run(const struct gpu_kernel *kernel, const struct moe_kargs *args, int64_t begin, int64_t end);
 void gpu_wait(void);
 
+/// What the process has mapped beside its heap becomes reachable, too, until it is forgotten, by the number that reaching gave.
+int gpu_reach_mapped(void);
+void gpu_forget_mapped(int before);
+
 /// The device's own memory, by its addresses.
 void *gpu_alloc(size_t bytes);
 void gpu_free(void *memory);

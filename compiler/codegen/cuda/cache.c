@@ -41,6 +41,11 @@ static const char *cache_folder(struct context *context)
     return path;
 }
 
+const char *cache_named(struct context *context, const char *name)
+{
+    return context_printf(context, "%s/%s", cache_folder(context), name);
+}
+
 static bool is_there(const char *path)
 {
     return access(path, R_OK) == 0;
@@ -112,5 +117,13 @@ void cache_write(struct context *context, const char *path, const char *bytes, s
     FILE *file = fopen(path, "wb");
     bool fine = file && fwrite(bytes, 1, size, file) == size;
     if ((file && fclose(file) != 0) || !fine)
+        fatal(context, EXIT_SYSTEM, "cannot write %s: %s", path, strerror(errno));
+}
+
+void cache_replace(struct context *context, const char *path, const char *bytes, size_t size)
+{
+    const char *temporary = context_printf(context, "%s.%ld.tmp", path, (long)getpid());
+    cache_write(context, temporary, bytes, size);
+    if (rename(temporary, path) != 0)
         fatal(context, EXIT_SYSTEM, "cannot write %s: %s", path, strerror(errno));
 }

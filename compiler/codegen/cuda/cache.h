@@ -15,6 +15,11 @@ typedef void cache_maker(struct context *context, const char *path, void *user);
 const char *cache_file(struct context *context, const char *key, const char *suffix, cache_maker *make, void *user,
                        bool *made);
 
+/// The path of a file in that folder whose name is no hash: it may be replaced.
+const char *cache_named(struct context *context, const char *name);
+/// Puts such a file in place, whole at once.
+void cache_replace(struct context *context, const char *path, const char *bytes, size_t size);
+
 /// What makers and users of such files read and write: a whole file, with a NUL behind it; no file reads as "", writing
 /// leaves through `fatal`.
 const char *cache_read(struct context *context, const char *path, size_t *size);

@@ -72,10 +72,16 @@ static void follow(struct context *context, enum cuda_back back, const char *tex
 
 const char *cuda_headers_of(struct context *context, enum cuda_back back, const char *source)
 {
-    const char *texts[HEADERS] = {NULL}, *all = "";
+    const char *texts[HEADERS] = {NULL};
+    size_t size = 0, length;
     follow(context, back, source, texts);
     for (int i = 0; i < HEADERS; i++)
-        if (texts[i])
-            all = context_printf(context, "%s%s", all, texts[i]);
+        size += texts[i] ? strlen(texts[i]) : 0;
+    char *all = context_alloc(context, size + 1), *end = all;
+    for (int i = 0; i < HEADERS; i++, end += length) {
+        length = texts[i] ? strlen(texts[i]) : 0;
+        if (length)
+            memcpy(end, texts[i], length);
+    }
     return all;
 }

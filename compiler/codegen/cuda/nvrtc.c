@@ -60,27 +60,85 @@ static bool load(void)
     return nvrtc.handle != NULL;
 }
 
-const char *nvrtc_missing(struct context *context)
+/// What decides which library is loaded: names are searched for.
+static const char *request(struct context *context)
 {
-    if (nvrtc.handle || load())
+    const char *own = getenv("MOECC_NVRTC"), *paths = getenv("LD_LIBRARY_PATH");
+    return context_printf(context, "%s|%s", own ? own : "", paths ? paths : "");
+}
+
+static const char *status_text(struct context *context, const char *path)
+{
+    struct stat status;
+    if (stat(path, &status) != 0)
         return NULL;
+    return context_printf(context, "%lld bytes, %lld.%09ld", (long long)status.st_size, (long long)status.st_mtim.tv_sec,
+                          status.st_mtim.tv_nsec);
+}
+
+/// The version of the library that would be loaded, as a file of the cache has it; loading takes longer than everything else
+/// when all kernels are known. NULL: it was never loaded, or is another by now.
+static const char *remembered_version(struct context *context)
+{
+    size_t size;
+    const char *text = cache_read(context, cache_named(context, "nvrtc.library"), &size), *lines[4] = {text};
+    for (int i = 1; i < 4; i++) {
+        lines[i] = strchr(lines[i - 1], '\n');
+        if (!lines[i]++)
+            return NULL;
+    }
+    const char *path = context_printf(context, "%.*s", (int)(lines[2] - lines[1] - 1), lines[1]);
+    const char *status = status_text(context, path), *asked = request(context);
+    bool same = status && size > 0 && !strncmp(lines[0], asked, strlen(asked)) && lines[0][strlen(asked)] == '\n' &&
+                !strncmp(lines[2], status, strlen(status)) && lines[2][strlen(status)] == '\n';
+    return same ? lines[3] : NULL;
+}
+
+static void remember(struct context *context, const char *version)
+{
+    Dl_info info;
+    void *address;
+    memcpy(&address, &nvrtc.version, sizeof address);
+    const char *status = dladdr(address, &info) ? status_text(context, info.dli_fname) : NULL;
+    if (!status || strchr(request(context), '\n') || strchr(info.dli_fname, '\n'))
+        return;
+    const char *text = context_printf(context, "%s\n%s\n%s\n%s", request(context), info.dli_fname, status, version);
+    cache_replace(context, cache_named(context, "nvrtc.library"), text, strlen(text));
+}
+
+static bool loaded(void)
+{
+    return nvrtc.handle || load();
+}
+
+static const char *how_to_get(struct context *context)
+{
     return context_printf(context, "NVRTC is not installed: it comes with CUDA 12.8 or newer, or `pip install "
                                    "nvidia-cuda-nvrtc`; MOECC_NVRTC names a libnvrtc.so elsewhere");
 }
 
+const char *nvrtc_missing(struct context *context)
+{
+    return remembered_version(context) || loaded() ? NULL : how_to_get(context);
+}
+
 static void require(struct context *context)
 {
-    const char *missing = nvrtc_missing(context);
-    if (missing)
-        fatal(context, EXIT_SYSTEM, "%s", missing);
+    if (!loaded())
+        fatal(context, EXIT_SYSTEM, "%s", how_to_get(context));
 }
 
 const char *nvrtc_version(struct context *context)
 {
     int major = 0, minor = 0;
+    const char *known = nvrtc.handle ? NULL : remembered_version(context);
+    if (known)
+        return known;
     require(context);
     nvrtc.version(&major, &minor);
-    return context_printf(context, "%d.%d", major, minor);
+    const char *version = context_printf(context, "%d.%d", major, minor);
+    remember(context, version);
+    return version;
 }
 
 // ----------------------------------------------------------------------------------------------------------- compiling
@@ -113,6 +171,7 @@ static void make_code(struct context *context, const char *path, void *user)
     const char *arguments[OPTIONS + 1], *names[CUDA_MOST_HEADERS], *texts[CUDA_MOST_HEADERS];
     nvrtc_program program;
     size_t log_size, size;
+    require(context);
     for (size_t i = 0; i < OPTIONS; i++)
         arguments[i] = options[i];
     arguments[OPTIONS] = context_printf(context, "-arch=%s", job->chip->name);

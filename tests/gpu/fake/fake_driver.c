@@ -1,6 +1,8 @@
 // A stand-in for libcuda.so.1, for machines without a GPU: memory is the process's own, a kernel is the same source built
 // for the CPU, which `fake_cuda_bind` gives; everything happens at once. It checks what the driver would refuse: sizes,
-// alignments, launches of functions whose shared memory was not asked for, tensor maps of impossible tensors.
+// alignments, launches of functions whose shared memory was not asked for, tensor maps of impossible tensors; and what a
+// device would fault on: arguments in memory that is neither registered nor its own.
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +11,7 @@
 #include "runtime/plan/kernels.h"
 
 #define CUDA_API __attribute__((visibility("default")))
-enum { OK = 0, INVALID = 1, NOT_FOUND = 500 };
+enum { OK = 0, INVALID = 1, NOT_FOUND = 500, FAULT = 700, REGISTERED = 712 };
 enum { MOST_FUNCTIONS = 4096, SHARED_BYTES = 227 << 10, PLAIN_SHARED_BYTES = 48 << 10 };
 
 struct function {
@@ -31,7 +33,10 @@ CUDA_API int cuInit(unsigned flags)
 
 CUDA_API int cuGetErrorString(int result, const char **text)
 {
-    *text = result == OK ? "no error" : result == NOT_FOUND ? "named symbol not found" : "invalid argument";
+    *text = result == OK ? "no error" : result == NOT_FOUND    ? "named symbol not found"
+            : result == FAULT      ? "an illegal memory access was encountered"
+            : result == REGISTERED ? "part or all of the requested memory range is already mapped"
+                                   : "invalid argument";
     return OK;
 }
 
@@ -97,6 +102,55 @@ CUDA_API int cuFuncSetAttribute(void *function, int which, int value)
     return OK;
 }
 
+enum { MOST_RANGES = 4096 };
+static struct range {
+    const char *from;
+    size_t bytes; // 0: free
+} ranges[MOST_RANGES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/// Memory that the device reaches. Pieces do not overlap.
+static int add_range(const void *memory, size_t bytes)
+{
+    const char *from = memory;
+    int free = -1;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MOST_RANGES; i++) {
+        if (!ranges[i].bytes)
+            free = i;
+        else if (from < ranges[i].from + ranges[i].bytes && ranges[i].from < from + bytes)
+            bytes = 0;
+    }
+    if (free >= 0 && bytes)
+        ranges[free] = (struct range){from, bytes};
+    pthread_mutex_unlock(&lock);
+    return free >= 0 && bytes ? OK : REGISTERED;
+}
+
+static int remove_range(const void *memory)
+{
+    int found = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MOST_RANGES; i++)
+        if (ranges[i].bytes && ranges[i].from == memory) {
+            ranges[i].bytes = 0;
+            found = 1;
+        }
+    pthread_mutex_unlock(&lock);
+    return found ? OK : INVALID;
+}
+
+static int reached(const void *memory)
+{
+    const char *at = memory;
+    int found = !memory;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MOST_RANGES && !found; i++)
+        found = ranges[i].bytes && at >= ranges[i].from && at < ranges[i].from + ranges[i].bytes;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 CUDA_API int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                             unsigned shared, void *stream, void **params, void **extra)
 {
@@ -106,6 +160,9 @@ CUDA_API int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned g
     unsigned most = f->shared_bytes > PLAIN_SHARED_BYTES ? (unsigned)f->shared_bytes : PLAIN_SHARED_BYTES;
     if (!f->on_cpu || !gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared > most || stream || extra)
         return INVALID;
+    for (size_t i = 0; i < sizeof args->p / sizeof *args->p; i++)
+        if (!reached(args->p[i]))
+            return FAULT;
     memcpy(range, args + 1, sizeof range); // the units follow the arguments
     f->on_cpu(args, range[0], range[1], NULL);
     return OK;
@@ -129,14 +186,19 @@ CUDA_API int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *ba
 
 CUDA_API int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
 {
-    return (uintptr_t)memory % 4096 || bytes % 4096 || flags > 3 ? INVALID : OK;
+    return (uintptr_t)memory % 4096 || bytes % 4096 || !bytes || flags > 3 ? INVALID : add_range(memory, bytes);
+}
+
+CUDA_API int cuMemHostUnregister(void *memory)
+{
+    return remove_range(memory);
 }
 
 CUDA_API int cuMemAlloc_v2(uint64_t *memory, size_t bytes)
 {
     void *block = aligned_alloc(256, (bytes + 255) / 256 * 256);
     *memory = (uint64_t)(uintptr_t)block;
-    return block ? OK : 2;
+    return block ? OK : 2; // of the process's heap, which is registered
 }
 
 CUDA_API int cuMemFree_v2(uint64_t memory)
