@@ -451,10 +451,9 @@ static bool generate_cuda(struct compilation *c, void **code, size_t *code_bytes
         struct diag *diag =
             diag_error(c->context, E0901, place, "an executable cannot carry the CUDA kernels that `cuda(%s)` runs on the CPU", target);
         diag_note(c->context, diag, "`host` compiles them with a C++ compiler when they run; an executable needs nothing but libc");
-        diag_help(c->context, diag,
-                  context_printf(c->context, "`build --target cuda:%s` carries their code for the GPU, `--target cpu` native kernels; "
-                                             "`run --target cuda:%s` tries them here",
-                                 chip, target));
+        diag_help(c->context, diag, "`build --target cuda:%s` carries their code for the GPU, `--target cpu` native kernels; "
+                                    "`run --target cuda:%s` tries them here",
+                  chip, target);
         return false;
     }
     struct diag *diag = diag_error(c->context, E0901, place, "running kernels for `cuda(%s)` on a GPU is not built yet",
