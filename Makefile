@@ -38,7 +38,7 @@ check-long: deps
 	@$(MAKE) --no-print-directory test-binary
 	@MOE_PROOF_PROGRAMS=240000 MOE_MUTATIONS=20000 MOE_RANDOM_SCHEDULES=2000 $(B)/moe-tests proof mutations random_schedules
 	@MOE_CUDA_FAULTS=all $(B)/moe-tests planted
-	@MOE_CUDA_EXAMPLES="hello olmoe mixtral schedules/expert_waves" sh tests/commands/cuda_code.sh
+	@MOE_CUDA_EXAMPLES="hello olmoe mixtral wire_formats schedules/expert_waves deepseek_v3" sh tests/commands/cuda_code.sh
 	@$(MAKE) --no-print-directory fuzz-smoke FUZZ_SECONDS=60
 
 # ---------------------------------------------------------------------------------------------- tools and flags

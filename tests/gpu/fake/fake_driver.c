@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "runtime/plan/kernels.h"
@@ -194,17 +195,22 @@ CUDA_API int cuMemHostUnregister(void *memory)
     return remove_range(memory);
 }
 
+/// Mapped for itself, as no memory of the process's: shared, so that it has a file of its own in /proc/self/maps.
 CUDA_API int cuMemAlloc_v2(uint64_t *memory, size_t bytes)
 {
-    void *block = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    bytes = (bytes + 4095) / 4096 * 4096;
+    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *memory = (uint64_t)(uintptr_t)block;
-    return block ? OK : 2; // of the process's heap, which is registered
+    return block == MAP_FAILED ? 2 : add_range(block, bytes);
 }
 
 CUDA_API int cuMemFree_v2(uint64_t memory)
 {
-    free((void *)(uintptr_t)memory);
-    return OK;
+    void *block = (void *)(uintptr_t)memory;
+    size_t bytes = 0;
+    for (int i = 0; i < MOST_RANGES; i++)
+        bytes = ranges[i].bytes && ranges[i].from == block ? ranges[i].bytes : bytes;
+    return remove_range(block) == OK && munmap(block, bytes) == 0 ? OK : INVALID;
 }
 
 CUDA_API int cuMemsetD8_v2(uint64_t memory, unsigned char byte, size_t bytes)
