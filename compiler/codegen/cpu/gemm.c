@@ -381,34 +381,75 @@ static void call_tile(struct emit *e, const struct gemm *gemm, LLVMValueRef rows
     enter(e, after);
 }
 
+// A panel in memory and the one that comes after it.
 struct place {
-    LLVMValueRef rows, tile, tiles, panel, next;
+    LLVMValueRef panel, next;
+    LLVMValueRef has_before, has_after; // another panel of the same call
 };
 
-// Where a tile prefetches, and how far it goes in each round. The first one, which brings the panel into L2 for the
-// others, prefetches a little ahead of its own reads. Tiles of an expanded copy have nothing to read from memory: they bring
-// in the next panel's codes, an equal share behind each. Very few rows are bound by memory anyway and only lose by it. Who has
-// nothing to prefetch fetches the panel's first lines again and again, which costs nothing.
-static LLVMValueRef place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, bool direct,
-                                      LLVMValueRef *step)
+// Where the tiles of a panel prefetch, and how far they go in each round: the first one, and the one after it, from
+// which each further one is `each` bytes off. Who has nothing to prefetch fetches the panel's first lines again and again,
+// which costs nothing.
+struct ahead {
+    LLVMValueRef first, first_step, later, later_step, each;
+};
+
+static LLVMValueRef either(struct emit *e, LLVMValueRef condition, LLVMValueRef yes, LLVMValueRef no)
 {
-    LLVMBuilderRef b = e->builder;
-    LLVMValueRef none = const_i64(e, 0), whole = const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm)));
-    LLVMValueRef fetches = LLVMBuildICmp(b, LLVMIntSGE, at.rows, const_i64(e, rows_to_prefetch(gemm)), "");
-    if (direct) {
-        fetches = LLVMBuildAnd(b, fetches, LLVMBuildICmp(b, LLVMIntEQ, at.tile, none, ""), "");
-        *step = LLVMBuildSelect(b, fetches, whole, none, "");
-        return LLVMBuildSelect(b, fetches, offset_const(e, at.panel, PREFETCH_AHEAD), at.panel, "");
-    }
-    LLVMValueRef share = LLVMBuildUDiv(b, const_i64(e, plan_panel_bytes(&gemm->weights)), at.tiles, "");
-    LLVMValueRef from = offset(e, at.next, LLVMBuildMul(b, at.tile, share, ""));
-    *step = LLVMBuildSelect(b, fetches, LLVMBuildUDiv(b, whole, at.tiles, ""), none, "");
-    return LLVMBuildSelect(b, fetches, from, at.panel, "");
+    return LLVMBuildSelect(e->builder, condition, yes, no, "");
 }
 
-// `panel` is in memory; `read` is where the tiles read it, or its expanded copy
+// A tile alone prefetches a little ahead of its own reads. Of several, the later ones, which find the panel in L2, bring so
+// much of the next one that memory is read as evenly as the tiles compute; its first tile goes on from there, or as a tile
+// alone where no panel came before.
+static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef tiles)
+{
+    LLVMBuilderRef b = e->builder;
+    int64_t bytes = plan_panel_codes(&gemm->weights);
+    LLVMValueRef none = const_i64(e, 0), one = const_i64(e, 1), ahead = const_i64(e, PREFETCH_AHEAD);
+    LLVMValueRef rounds = const_i64(e, gemm->k / unroll_of(gemm));
+    LLVMValueRef left = LLVMBuildSub(b, LLVMBuildUDiv(b, const_i64(e, bytes), tiles, ""), ahead, "");
+    left = either(e, LLVMBuildICmp(b, LLVMIntSGT, left, none, ""), left, none);
+    LLVMValueRef brought = LLVMBuildSub(b, const_i64(e, bytes), left, ""), later = LLVMBuildSub(b, tiles, one, "");
+    LLVMValueRef is_alone = LLVMBuildICmp(b, LLVMIntEQ, later, none, "");
+    LLVMValueRef each = LLVMBuildUDiv(b, brought, either(e, is_alone, one, later), "");
+    LLVMValueRef goes_on = LLVMBuildAnd(b, at.has_before, LLVMBuildNot(b, is_alone, ""), "");
+    LLVMValueRef whole = const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm)));
+    return (struct ahead){
+        .first = offset(e, at.panel, either(e, goes_on, brought, ahead)),
+        .first_step = either(e, goes_on, LLVMBuildUDiv(b, left, rounds, ""), whole),
+        .later = either(e, at.has_after, at.next, at.panel),
+        .later_step = either(e, at.has_after, LLVMBuildUDiv(b, each, rounds, ""), none),
+        .each = each,
+    };
+}
+
+// Tiles of an expanded copy have nothing else to read from memory: an equal share of the next panel's codes behind each.
+static struct ahead share_codes(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef tiles)
+{
+    LLVMValueRef each = LLVMBuildUDiv(e->builder, const_i64(e, plan_panel_bytes(&gemm->weights)), tiles, "");
+    LLVMValueRef whole = const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm)));
+    LLVMValueRef step = LLVMBuildUDiv(e->builder, whole, tiles, "");
+    return (struct ahead){at.next, step, offset(e, at.next, each), step, each};
+}
+
+// Very few rows are bound by memory anyway and only lose by prefetching.
+static struct ahead place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
+                                      LLVMValueRef tiles, bool direct)
+{
+    struct ahead ahead = direct ? spread_reading(e, gemm, at, tiles) : share_codes(e, gemm, at, tiles);
+    LLVMValueRef least = const_i64(e, rows_to_prefetch(gemm)), none = const_i64(e, 0);
+    LLVMValueRef enough = LLVMBuildICmp(e->builder, LLVMIntSGE, rows, least, "");
+    ahead.first = either(e, enough, ahead.first, at.panel);
+    ahead.later = either(e, enough, ahead.later, at.panel);
+    ahead.first_step = either(e, enough, ahead.first_step, none);
+    ahead.later_step = either(e, enough, ahead.later_step, none);
+    return ahead;
+}
+
+// `read` is where the tiles read the panel, or its expanded copy
 static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a,
-                          LLVMValueRef panel, LLVMValueRef read, LLVMValueRef next, LLVMValueRef *p)
+                          struct place at, LLVMValueRef read, LLVMValueRef *p)
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef most = const_i64(e, gemm->most_rows);
@@ -417,14 +458,17 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMBasicBlockRef after = if_begin(e, LLVMBuildICmp(b, LLVMIntSGT, rows, const_i64(e, 0), ""));
     LLVMValueRef small = LLVMBuildUDiv(b, rows, tiles, ""), larger = LLVMBuildURem(b, rows, tiles, "");
 
-    LLVMValueRef first = const_i64(e, 0);
+    struct ahead ahead = place_to_prefetch(e, gemm, at, rows, tiles, read == at.panel);
+    LLVMValueRef first = const_i64(e, 0), one = const_i64(e, 1);
     struct loop loop = loop_begin(e, const_i64(e, 0), tiles, 1, &first, 1);
     LLVMValueRef is_larger = LLVMBuildICmp(b, LLVMIntSLT, loop.index, larger, "");
     LLVMValueRef count = LLVMBuildAdd(b, small, LLVMBuildZExt(b, is_larger, e->i64, ""), "");
 
-    struct place place = {rows, loop.index, tiles, panel, next};
-    LLVMValueRef step, from = place_to_prefetch(e, gemm, place, read == panel, &step);
-    LLVMValueRef scales = offset_const(e, panel, plan_panel_codes(&gemm->weights));
+    LLVMValueRef is_first = LLVMBuildICmp(b, LLVMIntEQ, loop.index, const_i64(e, 0), "");
+    LLVMValueRef off = LLVMBuildMul(b, LLVMBuildSub(b, loop.index, one, ""), ahead.each, "");
+    LLVMValueRef from = either(e, is_first, ahead.first, offset(e, ahead.later, off));
+    LLVMValueRef step = either(e, is_first, ahead.first_step, ahead.later_step);
+    LLVMValueRef scales = offset_const(e, at.panel, plan_panel_codes(&gemm->weights));
     LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), read, from, step,
                                                    scales};
     for (unsigned i = 0; i < TILE_POINTERS; i++)
@@ -436,11 +480,11 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
 }
 
 // one panel, from memory or by way of an expanded copy
-static void multiply_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a,
-                           LLVMValueRef panel, LLVMValueRef next, LLVMValueRef *p)
+static void multiply_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, struct place at,
+                           LLVMValueRef *p)
 {
     if (!gemm->many) {
-        multiply_rows(e, gemm, rows, a, panel, panel, next, p);
+        multiply_rows(e, gemm, rows, a, at, at.panel, p);
         return;
     }
     LLVMValueRef few = const_i64(e, gemm->most_rows);
@@ -448,12 +492,12 @@ static void multiply_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef
     LLVMBasicBlockRef coded = new_block(e, "few");
     LLVMBuildCondBr(e->builder, LLVMBuildICmp(e->builder, LLVMIntSGT, rows, few, ""), many, coded);
     enter(e, coded);
-    multiply_rows(e, gemm, rows, a, panel, panel, next, p);
+    multiply_rows(e, gemm, rows, a, at, at.panel, p);
     LLVMBuildBr(e->builder, after);
     LLVMMoveBasicBlockAfter(many, LLVMGetInsertBlock(e->builder));
     enter(e, many);
-    LLVMBuildCall2(e->builder, gemm->expand_type, gemm->expand, (LLVMValueRef[]){panel, e->scratch}, 2, "");
-    multiply_rows(e, gemm->many, rows, a, panel, e->scratch, next, p);
+    LLVMBuildCall2(e->builder, gemm->expand_type, gemm->expand, (LLVMValueRef[]){at.panel, e->scratch}, 2, "");
+    multiply_rows(e, gemm->many, rows, a, at, e->scratch, p);
     LLVMBuildBr(e->builder, after);
     LLVMMoveBasicBlockAfter(after, LLVMGetInsertBlock(e->builder));
     enter(e, after);
@@ -506,6 +550,10 @@ void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMV
     LLVMValueRef after = LLVMBuildAdd(b, loop.index, const_i64(e, 1), "");
     LLVMValueRef is_last = LLVMBuildICmp(b, LLVMIntEQ, after, panels, "");
     move_to_panel(e, gemm, loop.index, p, moved);
-    multiply_panel(e, gemm, rows, a, own, LLVMBuildSelect(b, is_last, next, offset_const(e, own, bytes), ""), moved);
+    struct place at = {.panel = own,
+                       .next = either(e, is_last, next, offset_const(e, own, bytes)),
+                       .has_before = LLVMBuildICmp(b, LLVMIntSGT, loop.index, begin, ""),
+                       .has_after = LLVMBuildNot(b, is_last, "")};
+    multiply_panel(e, gemm, rows, a, at, moved);
     loop_end(e, &loop, NULL);
 }
