@@ -1,5 +1,5 @@
 // Packing quantised parameters: the checkpoint's codes and scales, in the order in which kernels expand them. No code
-// changes, so nothing is lost.
+// changes but in blocks whose scale is NaN, so nothing is lost.
 #include "runtime/weights/pack.h"
 
 #include "runtime/weights/random.h"
@@ -91,25 +91,6 @@ static void order_bytes(const struct plan_param *param, struct place *places)
         }
 }
 
-static uint8_t *write_codes(const struct plan_param *param, const struct column *columns, const struct place *places,
-                            uint8_t *to)
-{
-    uint8_t tile[PACK_CODE_COLUMNS][TILE_K];
-    size_t bytes = (size_t)param->panel * (param->split ? 2 : 1); // of a group
-    for (int64_t k = 0; k < param->cols; k += TILE_K) {
-        int64_t count = param->cols - k < TILE_K ? param->cols - k : TILE_K;
-        for (int64_t c = 0; c < param->panel; c++)
-            fetch(param, &columns[c], k, (size_t)count, tile[c]);
-        for (int64_t g = 0; g < count; g += param->group)
-            for (size_t i = 0; i < bytes; i++) {
-                const struct place *at = &places[i];
-                uint8_t upper = param->dtype == dtype_mxfp4 ? tile[at->column[1]][g + at->k[1]] : 0;
-                *to++ = (uint8_t)(tile[at->column[0]][g + at->k[0]] | upper << 4);
-            }
-    }
-    return to;
-}
-
 /// Blocks are those of the checkpoint's tensor, whose rows `column` counts.
 static float scale_of(const struct plan_param *param, const struct column *column, int64_t block)
 {
@@ -123,6 +104,37 @@ static float scale_of(const struct plan_param *param, const struct column *colum
     elements_to_f32(source->scale_dtype, (const uint8_t *)source->scales + (size_t)at * element_bytes(source->scale_dtype),
                     &value, 1);
     return value;
+}
+
+/// Kernels take the exponent 255 for infinity, which makes NaN of a sum of zeros.
+static void clear_nan_blocks(const struct plan_param *param, const struct column *column, int64_t k, int64_t count,
+                             uint8_t *codes)
+{
+    for (int64_t i = 0; i < count; i += param->block_cols)
+        if (isnan(scale_of(param, column, (k + i) / param->block_cols)))
+            memset(codes + i, 0, (size_t)(count - i < param->block_cols ? count - i : param->block_cols));
+}
+
+static uint8_t *write_codes(const struct plan_param *param, const struct column *columns, const struct place *places,
+                            uint8_t *to)
+{
+    uint8_t tile[PACK_CODE_COLUMNS][TILE_K];
+    size_t bytes = (size_t)param->panel * (param->split ? 2 : 1); // of a group
+    for (int64_t k = 0; k < param->cols; k += TILE_K) {
+        int64_t count = param->cols - k < TILE_K ? param->cols - k : TILE_K;
+        for (int64_t c = 0; c < param->panel; c++) {
+            fetch(param, &columns[c], k, (size_t)count, tile[c]);
+            if (param->dtype == dtype_mxfp4)
+                clear_nan_blocks(param, &columns[c], k, count, tile[c]);
+        }
+        for (int64_t g = 0; g < count; g += param->group)
+            for (size_t i = 0; i < bytes; i++) {
+                const struct place *at = &places[i];
+                uint8_t upper = param->dtype == dtype_mxfp4 ? tile[at->column[1]][g + at->k[1]] : 0;
+                *to++ = (uint8_t)(tile[at->column[0]][g + at->k[0]] | upper << 4);
+            }
+    }
+    return to;
 }
 
 static void write_scale(const struct plan_param *param, float scale, uint8_t *to)

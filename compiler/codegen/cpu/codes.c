@@ -140,17 +140,13 @@ void load_codes(struct emit *e, const struct plan_param *w, LLVMValueRef pointer
         }
 }
 
-// 2^(byte - 127); 255 is NaN, and 2^-127 has no normal f32
+// 2^(byte - 127), of which 2^-127 has no normal f32; 255, infinity here, stands for NaN: its block's codes are zeros
 static LLVMValueRef power_of(struct emit *e, LLVMValueRef bytes, unsigned lanes)
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef wide = LLVMBuildZExt(b, bytes, vector_of(e->i32, lanes), "");
-    LLVMValueRef bits = LLVMBuildShl(b, wide, splat_i32(e, 23, lanes), "");
-    LLVMValueRef smallest = splat_i32(e, 0x00400000, lanes), most = splat_i32(e, 255, lanes);
-    bits = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSGT, bits, smallest, ""), bits, smallest, "");
-    most = LLVMBuildICmp(b, LLVMIntEQ, wide, most, "");
-    bits = LLVMBuildSelect(b, most, splat_i32(e, 0x7fc00000, lanes), bits, "");
-    return bits_to_f32(e, bits);
+    LLVMValueRef bits = LLVMBuildShl(b, wide, splat_i32(e, 23, lanes), ""), smallest = splat_i32(e, 0x00400000, lanes);
+    return bits_to_f32(e, LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSGT, bits, smallest, ""), bits, smallest, ""));
 }
 
 void load_scales(struct emit *e, const struct plan_param *w, LLVMValueRef pointer, LLVMValueRef scales[PANEL_VECTORS])
