@@ -15,6 +15,7 @@
     S(lower)      \
     S(waves_lowered) \
     S(waves)      \
+    S(pieces)     \
     S(events)     \
     S(wire)       \
     S(simulate)   \

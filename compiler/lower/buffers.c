@@ -202,7 +202,7 @@ static void connect_exchanges(struct lowering *l)
                     uint32_t send = logical_of(l, p->first_family + sends[kind], layer, cell);
                     uint32_t recv = logical_of(l, p->first_family + recvs[kind], layer, cell);
                     bool combine = kind == EXCHANGE_COMBINE;
-                    for (uint32_t k = 0; k < (combine ? p->chunks : 1); k++) {
+                    for (uint32_t k = 0; k == 0 || k < ROW(l->plan, plan_exchange, row)->chunks; k++) {
                         ROW(l->plan, plan_exchange, row + k)->send = l->logicals[send].buffer;
                         ROW(l->plan, plan_exchange, row + k)->recv = l->logicals[recv].buffer;
                         if (!ROW(l->plan, plan_exchange, row + k)->node)
@@ -263,11 +263,16 @@ static struct sizing sizing_of(const struct lowering *l, uint32_t path, uint32_t
     s.experts = l->paths[path].experts;
     s.owned = wave_experts(l, rank, cell % l->waves);
     s.waves = l->waves;
-    s.fan_rows = slots_fan_rows(l->plan, s.base, rank, l->ranks);
-    s.fan_pairs = slots_fan_pairs(l->plan, s.base, rank, l->ranks);
+    for (uint32_t k = 0; k == 0 || k < s.base->runs.count; k++) { // pieces of an expert follow one another in one place
+        uint32_t part = s.base->runs.count ? s.base->runs.first + k : s.base->part;
+        int64_t rows = slots_fan_rows(l->plan, s.base, part, rank, l->ranks),
+                pairs = slots_fan_pairs(l->plan, s.base, part, rank, l->ranks);
+        s.fan_rows = rows > s.fan_rows ? rows : s.fan_rows;
+        s.fan_pairs = pairs > s.fan_pairs ? pairs : s.fan_pairs;
+    }
     if (s.pool) {
-        s.pool_rows = slots_fan_rows(l->plan, s.pool, rank, l->ranks);
-        s.pool_pairs = slots_fan_pairs(l->plan, s.pool, rank, l->ranks);
+        s.pool_rows = slots_fan_rows(l->plan, s.pool, s.pool->part, rank, l->ranks);
+        s.pool_pairs = slots_fan_pairs(l->plan, s.pool, s.pool->part, rank, l->ranks);
     }
     return s;
 }

@@ -207,13 +207,16 @@ const char *cell_text(const struct lowering *l, uint32_t cell)
                         : context_printf(l->context, "%u", cell);
 }
 
-/// The task that merges the replies of a path works in the pieces that its chunks carry; counted like parts.
-static uint32_t chunk_range(const struct lowering *l, const struct path *p, uint32_t part, uint32_t chunk)
+/// The rows of one exchange, in the chunks that its stage works in.
+static void add_chunks(struct lowering *l, struct plan_exchange e, uint32_t stage, uint32_t part)
 {
-    for (uint32_t t = 0; t < COUNT(l->graph, graph_task); t++)
-        if (ROW(l->graph, mod_stage_number, ROW(l->graph, graph_task, t)->module_stage)->row == p->combine)
-            return l->first_piece[t] + part * p->chunks + chunk;
-    return part;
+    uint32_t first = l->first_piece[task_of_stage(l, stage)];
+    for (uint32_t k = 0; k == 0 || k < e.chunks; k++) {
+        e.chunk = k;
+        e.piece = e.chunks ? l->first_part + first + part * e.chunks + k : NONE;
+        uint32_t row = lower_add(l->context, l->plan, T_plan_exchange);
+        *ROW(l->plan, plan_exchange, row) = e;
+    }
 }
 
 static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uint32_t cell,
@@ -228,9 +231,10 @@ static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uin
         if (kind >= EXCHANGE_POOL_DISPATCH && !slots->max_rounds)
             continue;
         struct plan_exchange e = describe(l, p, kind, slots);
-        const char *stage = ir_text(l->module, lower_stage(l, combine ? p->combine : p->dispatch)->name);
+        uint32_t stage = combine ? p->combine : p->dispatch;
+        const char *name = ir_text(l->module, lower_stage(l, stage)->name);
         const char *infix = kind >= EXCHANGE_POOL_DISPATCH ? ".pool" : "";
-        e.name = ir_str(l->plan, context_printf(l->context, "%s%s[%s]", stage, infix, cell_text(l, cell)));
+        e.name = ir_str(l->plan, context_printf(l->context, "%s%s[%s]", name, infix, cell_text(l, cell)));
         e.part = l->first_part + cell / l->waves;
         e.wave = cell % l->waves;
         struct sched_share share = wave_share(l->schedule, e.wave);
@@ -240,16 +244,14 @@ static void add_exchanges(struct lowering *l, uint32_t path, uint32_t layer, uin
         if (kind == EXCHANGE_DISPATCH && e.wave > 0)
             e.earlier = exchange_of(l, path, layer, cell - 1, kind);
         e.base = bases[kind] == EXCHANGE_KINDS ? NONE : rows[bases[kind]];
-        uint32_t chunks = kind <= EXCHANGE_COMBINE && p->chunks > 1 ? p->chunks : 0;
-        e.chunks = chunks;
-        e.header_bytes = moe_chunked_header_bytes(l->ranks, chunks, combine);
+        uint32_t chunks = kind == EXCHANGE_DISPATCH ? p->pieces : kind == EXCHANGE_COMBINE ? p->chunks : 1;
+        e.chunks = chunks > 1 ? chunks : 0;
+        e.answers = kind == EXCHANGE_DISPATCH && p->chunks > 1 ? p->chunks : 0;
+        if (kind == EXCHANGE_DISPATCH && p->runs > 1)
+            e.runs = (struct rows){l->first_part + l->first_piece[task_of_stage(l, p->expert)] + cell / l->waves * p->runs, p->runs};
+        e.header_bytes = moe_headers_bytes(l->ranks, e.chunks, (int64_t)e.answers + e.runs.count);
         rows[kind] = COUNT(l->plan, plan_exchange);
-        for (uint32_t k = 0; k < (combine && chunks ? chunks : 1); k++) {
-            e.chunk = k;
-            e.piece = combine && chunks ? l->first_part + chunk_range(l, p, cell / l->waves, k) : NONE;
-            uint32_t row = lower_add(l->context, l->plan, T_plan_exchange);
-            *ROW(l->plan, plan_exchange, row) = e;
-        }
+        add_chunks(l, e, stage, cell / l->waves);
     }
 }
 

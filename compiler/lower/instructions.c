@@ -177,7 +177,8 @@ static double wire_time(const struct writer *w, const struct plan_exchange *e)
     for (uint32_t i = 0; i < ROW(l->plan, plan_info, 0)->axes.count; i++) {
         const struct plan_axis *axis = axis_at(l->plan, i);
         const struct plan_wire *wire = ROW(l->plan, plan_wire, e->wires.first + (uint32_t)e->wire_of_axis[i]);
-        double bytes = (double)axis_peers(axis) * (rows * (double)wire->row_bytes + (double)e->header_bytes);
+        double header = (double)(e->chunks ? e->header_bytes / e->chunks : e->header_bytes);
+        double bytes = (double)axis_peers(axis) * (rows * (double)wire->row_bytes + header);
         if (axis->bandwidth > 0)
             slowest = fmax(slowest, 1e9 * bytes / axis->bandwidth);
     }
@@ -201,7 +202,9 @@ static uint32_t combine_of(const struct writer *w)
 
 static void message(struct writer *w, enum opcode op, uint32_t kind, enum path_family send, enum path_family recv)
 {
-    uint32_t row = kind == EXCHANGE_COMBINE ? combine_of(w) : exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind);
+    uint32_t row = kind == EXCHANGE_COMBINE ? combine_of(w)
+                                            : exchange_of(w->l, w->path_number, w->layer, cell_of(w), kind) +
+                                                  (kind == EXCHANGE_DISPATCH ? w->piece : 0); // a chunk
     const struct plan_exchange *e = ROW(w->l->plan, plan_exchange, row);
     double cost = w->looping ? 0 : op == opcode_send ? wire_time(w, e) : latency(w);
     begin(w, op, cost);
@@ -385,7 +388,7 @@ static bool has_pool(const struct writer *w)
     return exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_POOL_DISPATCH) != NONE;
 }
 
-/// Rows of every format into their records.
+/// Rows of every format into their records; of a chunk, only its rows: the verifier knows which.
 static void draft_pack_rows(struct writer *w, bool pool)
 {
     const struct path *p = w->path;
@@ -394,11 +397,15 @@ static void draft_pack_rows(struct writer *w, bool pool)
         launch(w, p->pack_kernel[i], work(w, 0, bytes / p->wire.count));
         own(w, pool ? F_ROUND : F_BINS, access_read);
         argument(w, path_x(w), access_read);
-        own(w, pool ? F_POOL_SEND : F_SEND, access_write);
+        if (p->pieces > 1 && !pool) {
+            w->draft->exchange = exchange_of(w->l, w->path_number, w->layer, cell_of(w), EXCHANGE_DISPATCH) + w->piece;
+            touch(w, family(w, F_SEND), false);
+        } else
+            own(w, pool ? F_POOL_SEND : F_SEND, access_write);
     }
 }
 
-static void draft_pack(struct writer *w)
+static void draft_bin(struct writer *w)
 {
     const struct path *p = w->path;
     uint32_t x = path_x(w);
@@ -419,6 +426,16 @@ static void draft_pack(struct writer *w)
         fresh(w, F_PACKED);
     if (w->wave > 0)
         argument(w, family_in(w, F_BINS, w->wave - 1), access_read);
+}
+
+/// The first piece's instance finds the slots of all.
+static void draft_pack(struct writer *w)
+{
+    uint32_t range = w->range;
+    w->range = w->part;
+    if (!w->piece)
+        draft_bin(w);
+    w->range = range;
     draft_pack_rows(w, false);
 }
 
@@ -429,7 +446,9 @@ static void draft_unpack(struct writer *w, bool pool, double bytes)
     for (uint32_t i = 0; i < p->wire.count; i++) {
         launch(w, p->unpack_kernel[i], work(w, 0, 2 * bytes / p->wire.count));
         own(w, control, access_read);
-        if (!p->dense)
+        if (!p->dense && !pool && p->runs > 1) // of what arrived only the piece's rows: the verifier knows which
+            touch(w, family(w, F_RECV), false);
+        else if (!p->dense)
             own(w, pool ? F_POOL_RECV : F_RECV, access_read);
         if (!p->dense && !pool)
             earlier_slots(w, F_RECV);
@@ -445,6 +464,15 @@ static void draft_unpack(struct writer *w, bool pool, double bytes)
     own(w, a, access_write);
 }
 
+/// A launch writes replies; of an expert in pieces, those to its rows.
+static void into_replies(struct writer *w, bool pool)
+{
+    if (!pool && w->path->runs > 1)
+        touch(w, family(w, F_REPLY_SEND), false);
+    else
+        own(w, pool ? F_POOL_REPLY : F_REPLY_SEND, access_write);
+}
+
 /// Sums that travel in another format than their own.
 static void draft_replies(struct writer *w, bool pool)
 {
@@ -456,7 +484,7 @@ static void draft_replies(struct writer *w, bool pool)
         launch(w, p->reply_kernel[i], work(w, 0, bytes / p->reply.count));
         own(w, pool ? F_POOL_PAIRS : F_PAIRS, access_read);
         own(w, pool ? F_POOL_STAGE : F_STAGE, access_read);
-        own(w, pool ? F_POOL_REPLY : F_REPLY_SEND, access_write);
+        into_replies(w, pool);
     }
 }
 
@@ -512,7 +540,7 @@ static void draft_down(struct writer *w, bool pool)
     if (p->dense)
         argument(w, result_value(w, p->expert), access_write);
     else
-        own(w, pool ? F_POOL_REPLY : F_REPLY_SEND, access_write);
+        into_replies(w, pool);
     if (!p->dense && !pool)
         own(w, F_OWN, access_write);
     if (p->staged)
@@ -530,7 +558,8 @@ static void draft_fan_out(struct writer *w, bool pool)
     own(w, pool ? F_POOL_RECV : F_RECV, access_read);
     own(w, pool ? F_POOL_PAIRS : F_PAIRS, access_write);
     fresh(w, pool ? F_POOL_A : F_A);
-    fresh(w, pool ? F_POOL_REPLY : F_REPLY_SEND);
+    own(w, pool ? F_POOL_REPLY : F_REPLY_SEND, access_write);
+    w->draft->operands[w->draft->operand_count - 1].first = pool || w->piece == 0;
     own(w, F_OWN, pool ? access_read : access_write);
     argument(w, path_x(w), access_read);
     if (p->staged)
@@ -585,7 +614,7 @@ static void draft_dense(struct writer *w)
     argument(w, result_value(w, w->path->expert), access_write);
 }
 
-/// Up to the hidden activations, down from them, or both. Rows that overflowed go with `down`.
+/// Up to the hidden activations, down from them, or both. Rows that overflowed go with `down`, of the last piece.
 static void draft_expert(struct writer *w, enum phase phase)
 {
     bool dense = w->path->dense;
@@ -600,8 +629,10 @@ static void draft_expert(struct writer *w, enum phase phase)
     if (phase != phase_up)
         draft_down(w, false);
     w->experts = false;
-    if (phase != phase_up && !dense && has_pool(w))
+    if (phase != phase_up && !dense && has_pool(w) && w->piece + 1 == w->path->runs) {
+        w->range = w->part;
         draft_rounds(w);
+    }
 }
 
 static void draft_merge(struct writer *w)

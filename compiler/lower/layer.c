@@ -318,13 +318,22 @@ static uint32_t count_workplaces(const struct lowering *l, const struct path *p)
     return pieces;
 }
 
-static uint32_t count_chunks(const struct lowering *l, const struct path *p)
+uint32_t task_of_stage(const struct lowering *l, uint32_t stage)
 {
-    uint32_t chunks = 1;
-    for (uint32_t t = 0; t < COUNT(l->graph, graph_task) && !p->dense; t++)
-        if (ROW(l->graph, mod_stage_number, ROW(l->graph, graph_task, t)->module_stage)->row == p->combine)
-            chunks = ROW(l->schedule, sched_task, t)->pieces;
-    return chunks;
+    uint32_t t = 0;
+    while (ROW(l->graph, mod_stage_number, ROW(l->graph, graph_task, t)->module_stage)->row != stage)
+        t++;
+    return t;
+}
+
+static void count_pieces(const struct lowering *l, struct path *p)
+{
+    p->pieces = p->chunks = p->runs = 1;
+    if (p->dense)
+        return;
+    p->runs = ROW(l->schedule, sched_task, task_of_stage(l, p->expert))->pieces;
+    p->pieces = ROW(l->schedule, sched_task, task_of_stage(l, p->dispatch))->pieces;
+    p->chunks = ROW(l->schedule, sched_task, task_of_stage(l, p->combine))->pieces;
 }
 
 static void add_path_families(struct lowering *l, uint32_t number)
@@ -337,7 +346,10 @@ static void add_path_families(struct lowering *l, uint32_t number)
     struct path *p = &l->paths[number];
     p->first_family = l->family_count;
     p->workplaces = count_workplaces(l, p);
-    p->chunks = count_chunks(l, p);
+    count_pieces(l, p);
+    if (p->node && (p->pieces > 1 || p->runs > 1))
+        diag_help(l->context, lower_refuse(l, E0901, p->dispatch, "via", "rows in pieces through relays are not built yet"),
+                  "split the tokens: each part sends its own messages");
     uint32_t more = p->node && p->chunks > 1 ? (p->chunks - 1) * F_CHUNK_COUNT : 0;
     for (uint32_t n = 0; n < (p->dense ? F_DENSE_COUNT * p->workplaces : F_COUNT + more); n++) {
         uint32_t i = p->dense ? n % F_DENSE_COUNT : n < F_COUNT ? n : F_CHUNK_FIRST + (n - F_COUNT) % F_CHUNK_COUNT;

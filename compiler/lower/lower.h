@@ -63,7 +63,9 @@ struct path {
     uint32_t node;                // ranks that share a relay (`via`); 0: rows go directly
     uint32_t first_family;
     double *hits;        // by wave and rank: rows that a token has there, in expectation
+    uint32_t pieces;     // messages that the rows of the dispatch go in: 1, or `split dispatch`
     uint32_t chunks;     // messages that each reply of the combine goes in: 1, or `split combine`
+    uint32_t runs;       // pieces in which a routed expert takes the rows: 1, or `split expert`
     uint32_t workplaces; // dense: sets of the first four families, 1 or one per piece
 };
 
@@ -209,6 +211,8 @@ struct path *path_of_stage(const struct lowering *l, uint32_t stage);
 /// Do ranks answer in this format of the combine's? Do relays pack sums in it, or send them so as they are?
 bool is_answer_format(const struct lowering *l, const struct path *p, uint32_t format);
 bool is_sum_format(const struct lowering *l, const struct path *p, uint32_t format);
+/// The first task of a stage of the module; all of them work in the same pieces.
+uint32_t task_of_stage(const struct lowering *l, uint32_t stage);
 
 // kernels.c: rows of plan_kernel, equal ones shared over the whole plan
 void make_kernels(struct lowering *l, struct path *path);

@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include "runtime/plan/slots.h"
+
 struct use {
     uint32_t place;
     enum kind kind; // whose memory: the own, or that of every rank of a kind
@@ -56,9 +58,7 @@ static bool parts_apart(const struct places *p, uint32_t buffer, uint32_t a, uin
 {
     const struct plan_part *x = ROW(p->v->plan, plan_part, p->v->variant->parts.first + a);
     const struct plan_part *y = ROW(p->v->plan, plan_part, p->v->variant->parts.first + b);
-    if (x->within != y->within && buffer_row(p, buffer)->kind == buffer_kind_arena)
-        return false;
-    return x->end * y->total <= y->begin * x->total || y->end * x->total <= x->begin * y->total;
+    return (x->within == y->within || buffer_row(p, buffer)->kind != buffer_kind_arena) && slots_parts_apart(x, y);
 }
 
 static bool bytes_meet(const struct places *p, uint32_t a, uint32_t b)
@@ -90,8 +90,8 @@ static uint32_t buffer_place(const struct places *p, uint32_t buffer)
     return buffer - p->v->variant->buffers.first;
 }
 
-/// A buffer, or the run of its rows that belongs to a chunk of a combine: chunks carry the replies to apart tokens, whose
-/// rows are apart in every slot.
+/// A buffer, or the run of its rows that belongs to a chunk of an exchange: chunks carry rows, or replies, of apart tokens,
+/// which are apart in every slot.
 static uint32_t chunk_place(const struct places *p, uint32_t place, uint32_t piece)
 {
     if (piece == NONE || place == NONE || place >= p->buffers)
@@ -116,6 +116,13 @@ static uint32_t role_of(const struct verifier *v, const struct plan_instr *instr
     return ROW(v->plan, plan_kernel, instr->kernel)->role;
 }
 
+/// Of a fan_out for a piece of an expert: the piece; NONE: of all rows.
+static uint32_t run_of(const struct verifier *v, const struct plan_instr *instr)
+{
+    bool fan_out = instr->op == opcode_launch && instr->kernel != NONE && role_of(v, instr) == kernel_role_fan_out;
+    return fan_out && ROW(v->plan, plan_exchange, instr->exchange)->runs.count ? instr->part : NONE;
+}
+
 /// What bin was given for replies that come in rounds: each chunk's are rows of their own, summed and merged for themselves.
 static void use_spilled_chunks(const struct places *p, bool *used)
 {
@@ -123,7 +130,7 @@ static void use_spilled_chunks(const struct places *p, bool *used)
     for (uint32_t e = 0; e < v->event_count; e++) {
         const struct plan_instr *instr = event_instr(v, e);
         bool bin = instr->op == opcode_launch && instr->kernel != NONE && role_of(v, instr) == kernel_role_bin;
-        if (!bin || !ROW(v->plan, plan_exchange, instr->exchange)->chunks)
+        if (!bin || !ROW(v->plan, plan_exchange, instr->exchange)->answers)
             continue;
         for (uint32_t i = 0; i < v->variant->exchanges.count; i++) {
             const struct plan_exchange *x = ROW(v->plan, plan_exchange, v->variant->exchanges.first + i);
@@ -148,6 +155,8 @@ static bool *used_places(const struct places *p)
             if (arg->slice != NONE && arg->buffer != NONE)
                 used[p->buffers + (arg->buffer - v->variant->buffers.first) * p->parts +
                      (arg->slice - v->variant->parts.first)] = true;
+            if (run_of(v, event_instr(v, e)) != NONE && (i == FAN_ARRIVED || i == FAN_REPLY))
+                used[chunk_place(p, buffer_place(p, arg->buffer), event_instr(v, e)->part)] = true;
         }
     }
     for (uint32_t i = 0; i < v->variant->exchanges.count; i++) {
@@ -254,6 +263,13 @@ static void use_earlier_slots(struct places *p, const struct plan_instr *fan_out
         use_place(p, place_of(p, fan_out, fan_out->args.count - 1 - i), access_read);
 }
 
+/// What the writer was given, as far as what it wrote leads there: to the rows of a piece, or of a chunk.
+static uint32_t place_through(const struct places *p, const struct plan_instr *writer, uint32_t arg, uint32_t chunk)
+{
+    uint32_t run = arg == FAN_ARRIVED || arg == FAN_REPLY ? run_of(p->v, writer) : NONE;
+    return chunk_place(p, place_of(p, writer, arg), run != NONE ? run : chunk);
+}
+
 static bool goes_through(const struct verifier *v, const struct through *t, const struct plan_instr *instr,
                          const struct plan_instr *writer)
 {
@@ -277,10 +293,10 @@ static bool use_through(struct places *p, uint32_t event, uint32_t control)
         uint32_t piece = instr->exchange != NONE ? ROW(v->plan, plan_exchange, instr->exchange)->piece : NONE;
         for (int j = 0; j < 4; j++) {
             uint32_t read = throughs[i].reads[j], write = throughs[i].writes[j];
-            if (read && !is_earlier(v, writer, read - 1u)) // own rows are not cut
-                use_place(p, chunk_place(p, place_of(p, writer, read - 1u), read == BIN_OWN + 1u ? NONE : piece), access_read);
+            if (read && !is_earlier(v, writer, read - 1u)) // own rows, and those that are packed, are not cut
+                use_place(p, place_through(p, writer, read - 1u, read == BIN_OWN + 1u || read == BIN_X + 1u ? NONE : piece), access_read);
             if (write && !is_earlier(v, writer, write - 1u))
-                use_place(p, chunk_place(p, place_of(p, writer, write - 1u), piece), access_write);
+                use_place(p, place_through(p, writer, write - 1u, piece), access_write);
         }
         if (throughs[i].role == kernel_role_copy_rows && throughs[i].writer == kernel_role_fan_out &&
             throughs[i].first_table == TABLES_UNPACK)
@@ -393,7 +409,22 @@ static void use_message(struct places *p, uint32_t op, uint32_t exchange)
         return;
     }
     if (learns && has_pool(p->v, exchange)) // the own overflow vector stands in the own headers
-        use_place(p, buffer_place(p, e->send), access_read);
+        use_place(p, send, access_read);
+}
+
+/// A piece of an expert looks at the chunks that it waits for, and writes the headers and rows of its answers.
+static void use_run(struct places *p, const struct plan_instr *instr, uint32_t arg)
+{
+    const struct ir *plan = p->v->plan;
+    const struct plan_exchange *e = ROW(plan, plan_exchange, instr->exchange);
+    uint32_t place = place_of(p, instr, arg);
+    if (arg == FAN_REPLY) {
+        use_place(p, chunk_place(p, place, instr->part), access_write);
+        return;
+    }
+    for (uint32_t k = 0; k == 0 || k < e->chunks; k++)
+        if (slots_chunk_needed(plan, e, k, ROW(plan, plan_part, instr->part)))
+            use_place(p, chunk_place(p, place, e[k].piece), access_read);
 }
 
 /// Everything that an event accesses.
@@ -403,7 +434,10 @@ static bool collect_uses(struct places *p, uint32_t event)
     const struct plan_instr *instr = event_instr(v, event);
     p->use_count = 0;
     for (uint32_t i = 0; i < instr->args.count; i++)
-        use_place(p, place_of(p, instr, i), ROW(v->plan, plan_arg, instr->args.first + i)->access);
+        if (run_of(v, instr) != NONE && (i == FAN_ARRIVED || i == FAN_REPLY))
+            use_run(p, instr, i);
+        else
+            use_place(p, place_of(p, instr, i), ROW(v->plan, plan_arg, instr->args.first + i)->access);
     if (instr->op == opcode_launch)
         return use_launch(p, event);
     if (instr->exchange == NONE)

@@ -32,7 +32,14 @@ static const struct plan_exchange *exchange_row(const struct formats *f, uint32_
 
 static struct dispatch_state *state_of(const struct formats *f, uint32_t exchange)
 {
-    return &f->states[exchange - f->v->variant->exchanges.first];
+    return &f->states[(size_t)(exchange - f->v->variant->exchanges.first) * MOE_MAX_CHUNKS];
+}
+
+/// Of what a fan_out has listed: experts in pieces have several of a dispatch.
+static struct dispatch_state *run_state(const struct formats *f, const struct plan_instr *fan_out)
+{
+    const struct plan_exchange *e = exchange_row(f, fan_out->exchange);
+    return state_of(f, fan_out->exchange) + (e->runs.count ? fan_out->part - e->runs.first : 0);
 }
 
 static uint32_t *writer_of(const struct formats *f, const struct plan_instr *instr, uint32_t arg)
@@ -137,8 +144,10 @@ static bool see_copy(const struct formats *f, uint32_t event, const struct plan_
     if (role == kernel_role_dense)
         return true;
     const struct plan_exchange *e = exchange_row(f, filler->exchange);
-    struct dispatch_state *state = state_of(f, filler->exchange);
-    bool fanned = role == kernel_role_fan_out, reply = fanned && table >= TABLES_REPLY && table < TABLE_OWN;
+    struct dispatch_state *state = state_of(f, instr->exchange != NONE ? instr->exchange : filler->exchange);
+    bool fanned = role == kernel_role_fan_out;
+    state = fanned ? run_state(f, filler) : state;
+    bool reply = fanned && table >= TABLES_REPLY && table < TABLE_OWN;
     const struct plan_exchange *carrier = reply ? answer_of(f, filler->exchange) : e;
     uint32_t number = reply ? table - TABLES_REPLY : table;
     if (fanned && table == TABLE_OWN) {
@@ -177,7 +186,7 @@ static bool see_up(const struct formats *f, uint32_t event, const struct plan_in
     uint32_t needed = tables_of(f, e, dtype_none);
     if (kernel_of(f, fan)->n[2] && !e->pool)
         needed |= 1u << TABLE_OWN;
-    return (state_of(f, fan->exchange)->unpacked & needed) == needed ||
+    return (run_state(f, fan)->unpacked & needed) == needed ||
            verify_fail(f->v, "%s computes with rows that are not unpacked", event_text(f->v, event));
 }
 
@@ -186,7 +195,7 @@ static bool see_down(const struct formats *f, const struct plan_instr *instr)
     uint32_t by = *writer_of(f, instr, DOWN_PAIRS);
     if (by == NONE || kernel_of(f, ROW(f->v->plan, plan_instr, by))->role != kernel_role_fan_out)
         return true;
-    struct dispatch_state *state = state_of(f, ROW(f->v->plan, plan_instr, by)->exchange);
+    struct dispatch_state *state = run_state(f, ROW(f->v->plan, plan_instr, by));
     state->summed = true;
     state->replied = 0;
     return true;
@@ -211,18 +220,34 @@ static bool see_merge(const struct formats *f, uint32_t event, const struct plan
            sums_ready(f, event, &state_of(f, answer_number(f, bin->exchange, instr))->spill, reply);
 }
 
-/// Everything that a send may carry has been packed: rows in every format, sums in those that are not their own type.
+/// Sums of a piece of the experts, in the formats that are not their own type.
+static bool see_sums(const struct formats *f, uint32_t event, const struct plan_exchange *e, const struct dispatch_state *state)
+{
+    uint32_t needed = tables_of(f, e, state->y_dtype) & slots_answer_formats(f->v->plan, e);
+    if (!state->fanned)
+        return true; // what nothing fills is no row
+    if (!state->summed)
+        return verify_fail(f->v, "%s sends sums that are not made yet", event_text(f->v, event));
+    return (state->replied & needed) == needed || verify_fail(f->v, "%s sends rows that are not packed", event_text(f->v, event));
+}
+
+/// Everything that a send may carry has been packed: rows in every format, and the sums of all pieces with rows in it.
 static bool see_send(const struct formats *f, uint32_t event, uint32_t exchange)
 {
     const struct plan_exchange *e = exchange_row(f, exchange);
-    bool combine = e->kind == exchange_kind_combine;
-    const struct dispatch_state *state = state_of(f, combine ? e->base : exchange);
-    uint32_t needed = tables_of(f, e, combine ? state->y_dtype : dtype_none) & (combine ? slots_answer_formats(f->v->plan, e) : ~0u);
-    if (combine ? !state->fanned : !state->binned)
-        return true; // what nothing fills is no row
-    if (combine && !state->summed)
-        return verify_fail(f->v, "%s sends sums that are not made yet", event_text(f->v, event));
-    return ((combine ? state->replied : state->packed) & needed) == needed ||
+    if (e->kind == exchange_kind_combine) {
+        struct rows runs = exchange_row(f, e->base)->runs;
+        const struct plan_part *tokens = ROW(f->v->plan, plan_part, e->piece != NONE ? e->piece : e->part);
+        for (uint32_t k = 0; k == 0 || k < runs.count; k++)
+            if ((!runs.count || !slots_parts_apart(tokens, ROW(f->v->plan, plan_part, runs.first + k))) &&
+                !see_sums(f, event, e, state_of(f, e->base) + k))
+                return false;
+        return true;
+    }
+    uint32_t needed = tables_of(f, e, dtype_none);
+    if (!state_of(f, exchange - e->chunk)->binned)
+        return true;
+    return (state_of(f, exchange)->packed & needed) == needed ||
            verify_fail(f->v, "%s sends rows that are not packed", event_text(f->v, event));
 }
 
@@ -253,7 +278,8 @@ static void see_bin(const struct formats *f, uint32_t event, const struct plan_i
     struct dispatch_state *state = state_of(f, instr->exchange);
     const struct plan_exchange *e = exchange_row(f, instr->exchange);
     state->binned = true;
-    state->packed = 0;
+    for (uint32_t k = 0; k == 0 || k < e->chunks; k++)
+        state_of(f, instr->exchange + k)->packed = 0;
     state->binned_sums = e->node && !e->pool && moe_bin_has_sums(instr->args.count, e->wave);
     forget_sums(f, instr->exchange);
     if (state->binned_sums)
@@ -290,10 +316,10 @@ static bool see_launch(const struct formats *f, uint32_t event, const struct pla
         return true;
     }
     case kernel_role_fan_out:
-        state_of(f, instr->exchange)->fanned = true;
-        state_of(f, instr->exchange)->unpacked = state_of(f, instr->exchange)->replied = 0;
-        state_of(f, instr->exchange)->summed = false;
-        state_of(f, instr->exchange)->y_dtype = (uint32_t)kernel_of(f, instr)->n[3];
+        run_state(f, instr)->fanned = state_of(f, instr->exchange)->fanned = true;
+        run_state(f, instr)->unpacked = run_state(f, instr)->replied = 0;
+        run_state(f, instr)->summed = false;
+        run_state(f, instr)->y_dtype = (uint32_t)kernel_of(f, instr)->n[3];
         break;
     case kernel_role_dense:
         break;
@@ -316,7 +342,7 @@ bool verify_formats(struct verifier *v)
 {
     struct formats f = {.v = v};
     uint32_t buffers = v->variant->buffers.count;
-    f.states = context_alloc(v->context, (v->variant->exchanges.count + 1) * sizeof *f.states);
+    f.states = context_alloc(v->context, ((size_t)v->variant->exchanges.count + 1) * MOE_MAX_CHUNKS * sizeof *f.states);
     f.writer = context_alloc(v->context, (buffers + 1) * sizeof *f.writer);
     for (uint32_t b = 0; b < buffers; b++)
         f.writer[b] = NONE;

@@ -73,7 +73,8 @@ static bool fan_out_fits(const struct sizes *s)
     const struct ir *plan = s->v->plan;
     const struct plan_exchange *e = ROW(plan, plan_exchange, s->instr->exchange);
     uint32_t rank = s->program->rank, ranks = s->v->info->ranks;
-    int64_t rows = slots_fan_rows(plan, e, rank, ranks), pairs = slots_fan_pairs(plan, e, rank, ranks);
+    int64_t rows = slots_fan_rows(plan, e, s->instr->part, rank, ranks),
+            pairs = slots_fan_pairs(plan, e, s->instr->part, rank, ranks);
     const struct plan_exchange *reply = reply_of(s, s->instr->exchange);
     uint32_t y_dtype = (uint32_t)ROW(plan, plan_kernel, s->instr->kernel)->n[3];
     bool staged = moe_fan_has_stage(s->instr->args.count, e->pool ? 0 : e->wave);

@@ -46,7 +46,8 @@ static void name_tasks(struct elaboration *e)
         stage->shares = equal_shares(e, 1);
         stage->routed = task->routed;
         stage->row_wise = is_row_wise(e, task);
-        stage->replies = strcmp(kernel_of(e, task), "combine") == 0;
+        stage->expert = stage->routed && (!strcmp(kernel_of(e, task), "grouped_mlp") || !strcmp(kernel_of(e, task), "plain_mlp"));
+        stage->chunked = !strcmp(kernel_of(e, task), "dispatch") || !strcmp(kernel_of(e, task), "combine");
         stage->external = *kernel_of(e, task) == '\0';
         e->tasks[t].label = task->phase == phase_whole ? name : context_printf(e->context, "%s.%s", name, phase);
         e->tasks[t].stage = task->module_stage;

@@ -41,7 +41,8 @@ struct stage_info {
     bool routed;                     // handles routed rows: has an instance per wave of experts
     bool row_wise;                   // a row of its result needs that row of its arguments alone
     bool external;                   // the embedding program's function
-    bool replies;                    // a combine: its replies can go in chunks, each for a run of tokens
+    bool expert;                     // on routed rows: can take them in pieces, one after the other
+    bool chunked;                    // a dispatch or a combine: rows, or replies, can go in chunks, each of a run of tokens
     int64_t runs;                    // of its rows of a part: what a split or a fill of the stage says; 1
     int64_t *shares;                 // [runs + 1]
     int64_t pieces;                  // of a part: runs of every wave

@@ -124,6 +124,37 @@ static bool reads_value(const struct ir *graph, uint32_t task, uint32_t value)
     return false;
 }
 
+uint32_t piece_needed(const struct placement *p, uint32_t task, uint32_t piece)
+{
+    const struct task_info *info = &p->e->tasks[task];
+    uint32_t runs = runs_of(p, task), first = piece / runs * runs;
+    if (!p->e->stages[info->stage].routed)
+        return NONE;
+    if (p->e->stages[info->stage].expert)
+        return piece > first ? piece - 1 : NONE;
+    if (!is_placed_phase(info->phase))
+        return NONE;
+    if (info->phase == phase_pack && piece > first)
+        return first;
+    return piece < runs ? NONE : info->phase == phase_pack ? first - runs : piece - runs;
+}
+
+/// Where rules place the pieces of a task: a `pack` behind that of the piece before it, whatever it needs.
+static uint32_t piece_before(const struct placement *p, uint32_t task, uint32_t piece)
+{
+    bool packs = p->e->tasks[task].phase == phase_pack && p->e->stages[p->e->tasks[task].stage].routed;
+    return packs ? piece - 1 : piece_needed(p, task, piece); // of the first: NONE
+}
+
+/// How many runs of one stage's rows begin before a run of another's ends.
+static uint32_t runs_begun(const struct stage_info *from, const struct stage_info *to, uint32_t run)
+{
+    uint32_t count = 1;
+    while (count < from->runs && from->shares[count] * to->shares[to->runs] < to->shares[run + 1] * from->shares[from->runs])
+        count++;
+    return count;
+}
+
 struct rows pieces_read(const struct placement *p, uint32_t reader, uint32_t piece, uint32_t producer)
 {
     const struct task_info *from = &p->e->tasks[producer], *to = &p->e->tasks[reader];
@@ -134,8 +165,13 @@ struct rows pieces_read(const struct placement *p, uint32_t reader, uint32_t pie
         return (struct rows){0, pieces_of(p, producer)};
     if (!p->e->stages[to->stage].routed)
         return (struct rows){pieces_of(p, producer) - runs, runs};
-    if (from->phase == phase_recv)
-        return (struct rows){0, (wave + 1) * runs};
+    uint32_t begun = runs_begun(&p->e->stages[from->stage], &p->e->stages[to->stage], piece % runs_of(p, reader));
+    if (from->phase == phase_recv) // of an earlier wave all, so that the answers to its rows have their places
+        return (struct rows){0, wave * runs + begun};
+    if (to->phase == phase_send)
+        return (struct rows){wave * runs, begun};
+    if (from->phase == phase_pack) // who is whose is known with the first
+        return (struct rows){wave * runs, 1};
     return (struct rows){wave * runs, runs};
 }
 
@@ -160,8 +196,10 @@ static uint32_t first_reader(struct placement *p, uint32_t layer, uint32_t task,
     const struct ir *graph = p->e->graph;
     const struct graph_info *info = ROW(graph, graph_info, 0);
     const struct graph_task *row = ROW(graph, graph_task, task);
-    bool next = is_chained(p, task) && piece + runs_of(p, task) < pieces_of(p, task);
-    uint32_t first = next ? *spot_at(p, layer, task, part, piece + runs_of(p, task)) : 0;
+    uint32_t first = 0;
+    for (uint32_t next = piece + 1; next < pieces_of(p, task); next++)
+        if (piece_needed(p, task, next) == piece || piece_before(p, task, next) == piece)
+            first = choose(p, first, *spot_at(p, layer, task, part, next), false);
     for (uint32_t w = 0; w < row->writes.count; w++) {
         uint32_t value = ROW(graph, graph_use, row->writes.first + w)->value;
         for (uint32_t t = 0; t < p->e->task_count; t++) {
@@ -177,8 +215,9 @@ static uint32_t first_reader(struct placement *p, uint32_t layer, uint32_t task,
 static uint32_t last_producer(struct placement *p, uint32_t layer, uint32_t task, uint32_t part, uint32_t piece)
 {
     const struct graph_task *row = ROW(p->e->graph, graph_task, task);
-    bool before = is_chained(p, task) && piece >= runs_of(p, task);
-    uint32_t last = before ? *spot_at(p, layer, task, part, piece - runs_of(p, task)) : 0;
+    uint32_t needed = piece_needed(p, task, piece), before = piece_before(p, task, piece);
+    uint32_t last = needed == NONE ? 0 : *spot_at(p, layer, task, part, needed);
+    last = before == NONE ? last : choose(p, last, *spot_at(p, layer, task, part, before), true);
     for (uint32_t r = 0; r < row->reads.count; r++) {
         uint32_t producer = producer_of(p, row, r);
         struct rows read = producer == NONE ? (struct rows){0, 0} : pieces_read(p, task, piece, producer);
@@ -288,7 +327,9 @@ static void place_automatic(struct placement *p)
         for (uint32_t t = tasks; t-- > 0;)
             for (uint32_t i = 0; i < p->parts * pieces_of(p, t); i++) {
                 uint32_t piece = i % pieces_of(p, t), runs = runs_of(p, t);
-                if (is_chained(p, t)) // of what follows itself, the last wave finds its reader first
+                if (p->e->tasks[t].phase == phase_pack) // of what follows itself, the last finds its reader first
+                    piece = pieces_of(p, t) - 1 - piece;
+                else if (p->e->tasks[t].phase == phase_merge)
                     piece = pieces_of(p, t) - runs - piece / runs * runs + piece % runs;
                 place_unplaced(p, layer, t, i / pieces_of(p, t), piece);
             }

@@ -42,16 +42,14 @@ static inline uint32_t runs_of(const struct placement *p, uint32_t task)
     return (uint32_t)p->e->stages[p->e->tasks[task].stage].runs;
 }
 
-/// Waves of these follow one another: a `pack` must know which rows are there already, a `merge` adds to the sum so far.
-static inline bool is_chained(const struct placement *p, uint32_t task)
-{
-    const struct task_info *info = &p->e->tasks[task];
-    return p->e->stages[info->stage].routed && is_placed_phase(info->phase);
-}
+/// Pieces of these follow others of the same task: a `pack` must know which rows earlier waves have sent, and the first run of
+/// a wave's finds the slots of all; a `merge` adds to the sum of the wave before; runs of an expert's rows work in one place, one after the other.
+/// Returns the one that a piece needs, or NONE.
+uint32_t piece_needed(const struct placement *p, uint32_t task, uint32_t piece);
 
 /// The pieces of `producer` that one piece of a reader waits for. Rows stay where they arrived, so an expert reads what all
-/// waves up to its own brought; what reads no waves reads after the last one. Runs of rows are waited for together; a chunk of
-/// replies is sent, received and merged by itself.
+/// waves up to its own brought; what reads no waves reads after the last one. Runs of rows are waited for together, but a chunk
+/// is packed, sent, received and merged by itself, and of routed rows those up to the own last token are enough.
 struct rows pieces_read(const struct placement *p, uint32_t reader, uint32_t piece, uint32_t producer);
 
 /// Takes a spot out of the list and puts it back behind another.

@@ -195,13 +195,13 @@ static bool split_layers(struct elaboration *e, const struct split_info *info)
     return false;
 }
 
-/// Replies in chunks: few, as each has its header in every slot.
-static bool may_chunk(struct elaboration *e, const struct split_info *info)
+/// Rows, or replies, in chunks, and routed rows in pieces: few, as each has its header or cut in every slot.
+static bool may_chunk(struct elaboration *e, struct span span, uint32_t stage, int64_t count)
 {
-    if (info->count <= MOE_MAX_CHUNKS)
+    if (count <= MOE_MAX_CHUNKS)
         return true;
-    struct diag *diag = elaboration_error(e, E0206, split_span(e, info), "a combine cannot be split into %lld chunks",
-                                          (long long)info->count);
+    struct diag *diag = elaboration_error(e, E0206, span, "`%s` cannot be split into %lld %s", e->stages[stage].name,
+                                          (long long)count, e->stages[stage].expert ? "pieces" : "chunks");
     diag_help(e->context, diag, "from 1 to %d are possible", MOE_MAX_CHUNKS);
     return false;
 }
@@ -224,12 +224,21 @@ static void split_rows(struct elaboration *e, uint32_t number, int64_t *shares, 
     stage->cut = cut;
 }
 
-static bool may_cut(struct elaboration *e, struct span span, uint32_t stage)
+/// `span`: of the statement; `number`: of the count.
+static bool may_cut(struct elaboration *e, struct span span, struct span number, uint32_t stage, int64_t count)
 {
     if (e->stages[stage].row_wise)
         return true;
     const char *name = e->stages[stage].name;
     bool alone = e->stages[stage].task_count == 1;
+    if (e->stages[stage].expert && alone)
+        return may_chunk(e, number, stage, count);
+    if (e->stages[stage].expert) {
+        struct diag *diag = elaboration_error(e, E0901, span, "the rows of `%s` in pieces, with its phases apart, are not built yet", name);
+        diag_note(e->context, diag, "the schedule names `%s.up` or `%s.down`", name, name);
+        diag_help(e->context, diag, "issue `%s` whole, or split the tokens", name);
+        return false;
+    }
     if (e->stages[stage].external) {
         struct diag *diag = elaboration_error(e, E0313, span, "`%s` is given all rows of a part at once", name);
         diag_note(e->context, diag, "an `extern stage` is a function of its own: a row may depend on the others, as in attention");
@@ -260,7 +269,9 @@ void declare_split(struct elaboration *e, node_id id)
     if (info.kind == SPLIT_EXPERTS)
         split_experts(e, &info);
     if (info.kind == SPLIT_STAGE) {
-        if (e->stages[info.stage].replies ? !may_chunk(e, &info) : !may_cut(e, split->span, info.stage))
+        struct span number = split_span(e, &info);
+        if (e->stages[info.stage].chunked ? !may_chunk(e, number, info.stage, info.count)
+                                          : !may_cut(e, split->span, number, info.stage, info.count))
             return;
         split_rows(e, info.stage, info.shares, info.count, id);
     }
@@ -288,7 +299,7 @@ bool cut_stage(struct elaboration *e, node_id fill, node_id record, uint32_t sta
         elaboration_error(e, E0206, place, "from 1 to %d pieces, not %lld", PIECES_MAX, (long long)pieces);
         return false;
     }
-    if (pieces > 1 && !may_cut(e, place, stage))
+    if (pieces > 1 && !may_cut(e, place, place, stage, pieces))
         return false;
     if (is_split(e, info->cut) ? pieces == 1 : !info->cut || info->runs == pieces) {
         if (!is_split(e, info->cut))

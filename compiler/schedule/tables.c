@@ -15,17 +15,16 @@ static uint32_t instance_at(const struct placement *p, uint32_t layer, uint32_t 
     return p->spots[*spot_at(p, layer, task, part, piece)].position;
 }
 
-/// The wave before, where waves follow one another.
+/// What it needs of the same task.
 static void add_chain_edge(const struct placement *p, const struct spot *spot, const struct graph_task *task)
 {
     const struct ir *graph = p->e->graph;
-    uint32_t runs = runs_of(p, spot->task);
-    if (!is_chained(p, spot->task) || spot->piece < runs)
+    uint32_t needed = piece_needed(p, spot->task, spot->piece);
+    if (needed == NONE)
         return;
     uint32_t value = ROW(graph, graph_use, task->writes.first)->value;
     str_id name = ir_str(p->schedule, ir_text(graph, ROW(graph, graph_value, value)->name));
-    add_edge(p, instance_at(p, spot->layer, spot->task, spot->part, spot->piece - runs), spot->position, edge_data, name,
-             0);
+    add_edge(p, instance_at(p, spot->layer, spot->task, spot->part, needed), spot->position, edge_data, name, 0);
 }
 
 /// What the first instance of a task that works on all of a rank's tokens has made is there for the others.

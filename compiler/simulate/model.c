@@ -23,14 +23,19 @@ struct making {
     bool *hears;                // by event task: messages lead to it
 };
 
-/// Tokens that an instance handles: its part's, or a piece of them.
-static double tokens_of(const struct prediction *p, const struct sched_instance *instance)
+static double part_tokens(const struct prediction *p, const struct sched_instance *instance)
 {
     const struct sched_info *info = ROW(p->schedule, sched_info, 0);
     const struct sched_part *row = ROW(p->schedule, sched_part, info->parts.first + instance->part);
+    return (double)p->bound * (double)(row->end - row->begin) / (double)row->total;
+}
+
+/// Tokens that an instance handles: its part's, or a piece of them.
+static double tokens_of(const struct prediction *p, const struct sched_instance *instance)
+{
     if (ROW(p->model.graph, graph_task, instance->task)->whole)
         return instance->part || instance->piece ? 0 : (double)p->bound;
-    double tokens = (double)p->bound * (double)(row->end - row->begin) / (double)row->total;
+    double tokens = part_tokens(p, instance);
     struct sched_share share = piece_share(p->schedule, instance->task, instance->piece);
     return tokens * (double)(share.end - share.begin) / (double)share.total;
 }
@@ -90,9 +95,10 @@ static void add_task(struct making *m, uint32_t kind, uint32_t instance)
     p->peaks[number] = cost->cost.peak;
 }
 
+/// The slots are the part's, whatever pieces its rows go in.
 static struct spill spill_of(const struct making *m, const struct sched_instance *row)
 {
-    return spill_of_task(&m->p->model, m->p->schedule, row->task, tokens_of(m->p, row), row->wave);
+    return spill_of_task(&m->p->model, m->p->schedule, row->task, part_tokens(m->p, row), row->wave);
 }
 
 /// Are these the experts that work through the rounds?
@@ -100,6 +106,12 @@ static bool works_in_rounds(const struct model *m, uint32_t task)
 {
     const struct graph_task *row = ROW(m->graph, graph_task, task);
     return row->routed && (row->phase == phase_whole || row->phase == phase_down);
+}
+
+/// ...with their last piece.
+static bool is_last_piece(const struct prediction *p, const struct sched_instance *row)
+{
+    return row->piece + 1 == piece_count(p->schedule, row->task);
 }
 
 /// In rounds experts read their weights again, for few rows.
@@ -111,15 +123,17 @@ static void add_round_work(struct making *m, uint32_t kind, uint32_t instance)
     struct spill o = works_in_rounds(&p->model, row->task) ? spill_of(m, row) : (struct spill){.rounds = 0};
     if (o.rounds <= 0)
         return;
-    p->rounds += kind == 0 ? o.rounds : 0;
+    bool last = is_last_piece(p, row);
+    p->rounds += kind == 0 && last ? o.rounds : 0;
     p->overflowed = fmax(p->overflowed, o.share[kind]);
     double tokens = tokens_of(p, row), share = share_of(p, row->stream, kind);
     struct sched_share wave = wave_share(p->schedule, row->wave);
     struct task_cost all = cost_of_task(&p->model, row->task, kind, tokens, &wave);
     struct task_cost base = cost_of_task(&p->model, row->task, kind, tokens * (1 - o.share[kind]), &wave);
-    struct task_cost round = cost_of_task(&p->model, row->task, kind, tokens * o.share[kind] / o.rounds, &wave);
+    struct task_cost round = cost_of_task(&p->model, row->task, kind, part_tokens(p, row) * o.share[kind] / o.rounds, &wave);
     double whole = cost_time(&p->model, &all, kind, share);
-    double factor = (cost_time(&p->model, &base, kind, share) + o.rounds * cost_time(&p->model, &round, kind, share)) / whole;
+    double rounds = last ? o.rounds * cost_time(&p->model, &round, kind, share) : 0;
+    double factor = (cost_time(&p->model, &base, kind, share) + rounds) / whole;
     if (whole > 0) {
         task->work *= factor;
         task->memory *= factor;
@@ -295,11 +309,11 @@ static void add_round_flows(struct making *m, uint32_t instance)
     const struct model *model = &p->model;
     const struct sched_instance *row = ROW(p->schedule, sched_instance, instance);
     struct spill o = spill_of(m, row);
-    if (!works_in_rounds(model, row->task) || o.rounds <= 0)
+    if (!works_in_rounds(model, row->task) || o.rounds <= 0 || !is_last_piece(p, row))
         return;
     const struct traffic *t = arrivals(m, row);
     const struct mod_stage *dispatch = dispatch_of_task(model, row->task);
-    double tokens = tokens_of(p, row), turn = turn_time(model, &o, t, dispatch, tokens);
+    double tokens = part_tokens(p, row), turn = turn_time(model, &o, t, dispatch, tokens);
     for (uint32_t a = 0; a < model->axes; a++)
         for (uint32_t k = 0; k < model->kind_count; k++)
             for (uint32_t d = 0; d < model->kind_count; d++) {

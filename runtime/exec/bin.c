@@ -124,21 +124,22 @@ static void number_replies(const struct moe_session *session, const struct plan_
     }
 }
 
-/// Where the tokens of each chunk of the replies end; without chunks all are the first's.
-static void find_chunks(const struct stream *s, const struct plan_exchange *combine, int64_t part_first, struct moe_bins *b)
+/// Where the tokens of each chunk of an exchange end; without chunks all are the first's.
+static void find_chunks(const struct stream *s, const struct plan_exchange *e, int64_t part_first, int64_t tokens,
+                        int64_t ends[MOE_MAX_CHUNKS])
 {
     for (uint32_t k = 0; k < MOE_MAX_CHUNKS; k++) {
-        int64_t first = part_first, count = b->head.tokens;
-        if (k < combine->chunks)
-            part_range(ROW(s->rank->session->ir, plan_part, combine[k].piece), s->rank->step->tokens, &first, &count);
-        b->chunk_end[k] = first - part_first + count;
+        int64_t first = part_first, count = tokens;
+        if (k < e->chunks)
+            part_range(ROW(s->rank->session->ir, plan_part, e[k].piece), s->rank->step->tokens, &first, &count);
+        ends[k] = first - part_first + count;
     }
 }
 
-/// The chunk that answers a token: the one of the token before it, or a later one.
-static uint32_t chunk_of(const struct moe_bins *b, int64_t token, uint32_t chunk)
+/// The chunk of a token: that of the token before it, or a later one.
+static uint32_t chunk_of(const int64_t ends[MOE_MAX_CHUNKS], int64_t token, uint32_t chunk)
 {
-    while (chunk + 1 < MOE_MAX_CHUNKS && token >= b->chunk_end[chunk])
+    while (chunk + 1 < MOE_MAX_CHUNKS && token >= ends[chunk])
         chunk++;
     return chunk;
 }
@@ -241,7 +242,7 @@ static bool count_rows(struct stream *s, const struct routes *r, const struct pl
                                 "rank %u: the router gave an expert that does not exist, or one twice",
                                 s->rank->number);
         int32_t *stored = e->waves > 1 ? b->stored + t * reach(session) : NULL;
-        chunk = chunk_of(b, t, chunk);
+        chunk = chunk_of(b->chunk_end, t, chunk);
         for (int i = 0; i < route.count;) {
             i = find_group(session, e, s->rank->number, &route, i, stored, &g);
             if (g.needed && !count_group(s, e, route.pairs, &g, chunk, b))
@@ -292,6 +293,7 @@ static void place_pool(struct stream *s, uint32_t pool, const struct moe_bins *b
     }
 }
 
+/// Headers of slots that have no rows yet: place_row counts them.
 static void write_headers(struct stream *s, const struct plan_exchange *e, const struct moe_bins *b, char *slots)
 {
     const struct moe_session *session = s->rank->session;
@@ -299,11 +301,11 @@ static void write_headers(struct stream *s, const struct plan_exchange *e, const
     for (uint32_t d = 0; d < ranks; d++) {
         if (d == s->rank->number)
             continue;
-        struct moe_message *m = (void *)(slots + s->rank->exchanges[number].source_offset[d]);
-        int64_t rows = b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
-        *m = (struct moe_message){
-            .rows = (uint32_t)rows, .source = s->rank->number, .exchange = number, .step = session->step_number};
-        memcpy(m + 1, b->overflow, ranks * sizeof *b->overflow);
+        char *slot = slots + s->rank->exchanges[number].source_offset[d];
+        for (uint32_t k = 0; k == 0 || k < e->chunks; k++)
+            *(struct moe_message *)(void *)(slot + slots_header_at(e, k)) = (struct moe_message){
+                .source = s->rank->number, .exchange = number + k, .step = session->step_number};
+        memcpy(slot + sizeof(struct moe_message), b->overflow, ranks * sizeof *b->overflow);
     }
 }
 
@@ -358,17 +360,33 @@ static const void *spilled_at(const struct moe_session *session, const struct ta
                   rows + number * slots_answer_bytes(session->ir, to->combine, d, to->me));
 }
 
+/// Second pass: where rows and their replies lie, token by token.
+struct placing {
+    const struct stream *stream;
+    struct moe_bins *bins;
+    struct targets *to;
+    int64_t *cursor; // [ranks] slots taken
+    const void **merge;
+    int64_t replies, own_pairs;
+    uint32_t piece, chunk; // of the rows, of the replies: the token's
+};
+
 /// A row into a slot: its record, and where its data is its own (`first`) a pack entry.
-static void place_row(const struct moe_session *session, struct moe_bins *b, const struct targets *to, int64_t t,
-                      const struct member *m, int64_t place, const struct route_pair pairs[], bool first)
+static void place_row(const struct placing *p, int64_t t, const struct member *m, int64_t place,
+                      const struct route_pair pairs[], bool first)
 {
+    const struct moe_session *session = p->stream->rank->session;
     const struct ir *ir = session->ir;
+    const struct targets *to = p->to;
+    struct moe_bins *b = p->bins;
     uint32_t d = m->rank, wire = slots_wire_number(ir, to->e, to->me, d);
     int64_t row_bytes = ROW(ir, plan_wire, to->e->wires.first + wire)->row_bytes;
     char *slot = to->send + to->state->source_offset[d];
     char *record = slot + to->e->header_bytes + place * row_bytes;
+    struct moe_message *header = (void *)(slot + slots_header_at(to->e, p->piece));
     write_meta(session, pairs, m->first, m->end, to->e, row_bytes, record);
-    ((struct moe_message *)(void *)slot)->pairs += (uint32_t)(m->end - m->first);
+    header->rows++;
+    header->pairs += (uint32_t)(m->end - m->first);
     if (to->e->node)
         *(struct moe_row_mark *)(void *)(record + row_bytes - slots_entry_bytes(to->e)) =
             (struct moe_row_mark){.row = (uint32_t)b->node_rows[d / to->e->node], .first = first};
@@ -412,17 +430,6 @@ static void pack_reply(const struct moe_session *session, struct targets *to, ui
     to->packed += slots_largest_record(session->ir, combine);
 }
 
-/// Second pass: where rows and their replies lie, token by token.
-struct placing {
-    const struct stream *stream;
-    struct moe_bins *bins;
-    struct targets *to;
-    int64_t *cursor; // [ranks] slots taken
-    const void **merge;
-    int64_t replies, own_pairs;
-    uint32_t chunk; // of the replies: the token's
-};
-
 /// Where the reply to a row that the wave has just stored lies.
 static int64_t answer_place(struct placing *p, const struct member *m, int64_t place)
 {
@@ -450,7 +457,7 @@ static bool place_slotted(struct placing *p, int64_t t, const struct route_pair 
             p->merge[p->replies++] = to->own + place * to->own_bytes;
             continue;
         }
-        place_row(session, b, to, t, m, place, pairs, i == 0);
+        place_row(p, t, m, place, pairs, i == 0);
         if (m->stored)
             *m->stored = (int32_t)(b->stored_count[m->rank] + place);
         int64_t answer = m->first < m->wave_end ? answer_place(p, m, place) : 0;
@@ -538,9 +545,10 @@ static bool place_rows(const struct stream *s, const struct routes *r, struct mo
         int32_t *stored = to->e->waves > 1 ? b->stored + t * reach(session) : NULL;
         (void)route_token(r, t, &route);
         first[t] = p.replies;
-        uint32_t chunk = chunk_of(b, t, p.chunk);
+        uint32_t chunk = chunk_of(b->chunk_end, t, p.chunk);
         next_chunk(to, chunk - p.chunk);
         p.chunk = chunk;
+        p.piece = chunk_of(b->piece_end, t, p.piece);
         for (int i = 0; i < route.count;) {
             i = find_group(session, to->e, to->me, &route, i, stored, &g);
             if (!g.needed)
@@ -568,27 +576,66 @@ static void count_stored(const struct stream *s, struct moe_bins *b, const struc
     }
 }
 
+/// Into the headers: how many rows of each slot are of tokens before `end`.
+static void write_cut(const struct stream *s, const struct moe_bins *b, const struct targets *to, uint32_t cut, int64_t end)
+{
+    uint32_t ranks = s->rank->session->info->ranks;
+    for (uint32_t d = 0; d < ranks; d++) {
+        const int32_t *tokens = b->rank_tokens + b->rank_first[d];
+        uint32_t rows = 0;
+        if (d == s->rank->number)
+            continue;
+        while (rows < slotted(b, d) && tokens[rows] < end)
+            rows++;
+        struct moe_message *m = (void *)(to->send + to->state->source_offset[d]);
+        ((uint32_t *)(void *)(m + 1))[ranks + cut] = rows;
+    }
+}
+
 /// Replies in chunks: a chunk's tokens are a run of the part's, so its rows are a run of every slot's.
 static void cut_chunks(const struct stream *s, struct moe_bins *b, const struct targets *to)
 {
-    const struct moe_session *session = s->rank->session;
-    uint32_t ranks = session->info->ranks;
     for (uint32_t k = 0; k < to->combine->chunks; k++) {
         int64_t first = k ? b->chunk_end[k - 1] : 0;
-        *moe_chunk_head(b, k) = (struct moe_bins_head){.tokens = b->chunk_end[k] - first,
-                                                       .merge_first = b->head.merge_first + first,
-                                                       .merge_rows = b->head.merge_rows};
-        for (uint32_t d = 0; d < ranks; d++) {
-            if (d == s->rank->number)
-                continue;
-            struct moe_message *m = (void *)(to->send + to->state->source_offset[d]);
-            const int32_t *tokens = b->rank_tokens + b->rank_first[d];
-            uint32_t rows = 0;
-            while (rows < slotted(b, d) && tokens[rows] < b->chunk_end[k])
-                rows++;
-            ((uint32_t *)(void *)(m + 1))[ranks + k] = rows;
+        struct moe_bins_head *head = moe_chunk_head(b, k);
+        head->tokens = b->chunk_end[k] - first;
+        head->merge_first = b->head.merge_first + first;
+        head->merge_rows = b->head.merge_rows;
+        write_cut(s, b, to, k, b->chunk_end[k]);
+    }
+}
+
+/// The same of the pieces in which experts take the rows.
+static void cut_runs(const struct stream *s, const struct moe_bins *b, const struct targets *to, int64_t part_first)
+{
+    const struct ir *ir = s->rank->session->ir;
+    for (uint32_t k = 0; k < to->e->runs.count; k++) {
+        int64_t first, count;
+        part_range(ROW(ir, plan_part, to->e->runs.first + k), s->rank->step->tokens, &first, &count);
+        write_cut(s, b, to, to->e->answers + k, first - part_first + count);
+    }
+}
+
+/// Rows in chunks: of every format's pack table, too, a chunk's rows are a run.
+static void cut_pack(const struct stream *s, struct moe_bins *b, const struct targets *to)
+{
+    const struct moe_session *session = s->rank->session;
+    int64_t rows[MOE_MAX_CHUNKS][TABLES_PACK_END] = {{0}}, first[TABLES_PACK_END] = {0};
+    for (uint32_t d = 0; d < session->info->ranks && to->e->chunks; d++) {
+        int64_t end = d == s->rank->number ? 0 : slotted(b, d), row = 0;
+        uint32_t chunk = 0;
+        for (const int32_t *tokens = b->rank_tokens + b->rank_first[d]; row < end; row++) {
+            chunk = chunk_of(b->piece_end, tokens[row], chunk);
+            rows[chunk][slots_wire_number(session->ir, to->e, s->rank->number, d)]++;
         }
     }
+    for (uint32_t k = 0; k < to->e->chunks; k++)
+        for (uint32_t t = 0; t < TABLES_PACK_END; t++) {
+            const struct moe_row_table *all = &b->head.pack[t];
+            int64_t left = all->rows - first[t], count = rows[k][t] < left ? rows[k][t] : left;
+            moe_chunk_head(b, k)->pack[t] = (struct moe_row_table){count, all->src + first[t], all->dst + first[t]};
+            first[t] += count;
+        }
 }
 
 /// Rows of a slot for another node that a relay passes on: those of the node that are in its first `rows`.
@@ -680,7 +727,8 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         .reply_state = &states[state->combine],
         .spill_state = state->pool == NONE ? NULL : &states[states[state->pool].combine],
         .sums = lay_out_sums(session, in, a->p[BIN_SUMS], a->n[0])};
-    find_chunks(s, to.combine, a->n[1], b);
+    find_chunks(s, to.combine, a->n[1], a->n[0], b->chunk_end);
+    find_chunks(s, e, a->n[1], a->n[0], b->piece_end);
     if (!carry_over(s, e, earlier, b) || !count_rows(s, &routes, e, b) || !check_overflow(s, e, b)) {
         b->head.tokens = 0;
         return false;
@@ -700,6 +748,8 @@ bool builtin_bin(struct stream *s, const struct moe_kargs *a)
         cut_chunks(s, b, &to);
     if (to.combine->chunks > 1 && e->node)
         cut_node_chunks(s, b, &to);
+    cut_runs(s, b, &to, a->n[1]);
+    cut_pack(s, b, &to);
     for (uint32_t i = 0; i < session->info->experts; i++) {
         s->routed[i] += b->load[i];
         s->last_routed[i] += in->layer == session->layers - 1 ? b->load[i] : 0;

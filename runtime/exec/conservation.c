@@ -78,6 +78,7 @@ bool conservation_check(struct moe_session *session)
             return false;
     for (uint32_t i = 0; i < exchanges.count; i++)
         if (ROW(session->ir, plan_exchange, exchanges.first + i)->kind == exchange_kind_dispatch &&
+            !ROW(session->ir, plan_exchange, exchanges.first + i)->chunk &&
             !check_replies(session, exchanges.first + i))
             return false;
     for (uint32_t i = 0; i < session->info->experts; i++)

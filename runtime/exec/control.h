@@ -33,11 +33,12 @@ struct moe_bins {
     // reply of a chunk's lies. Without chunks there is one.
     int64_t *chunk_needed, *chunk_answered;
     int64_t chunk_end[MOE_MAX_CHUNKS]; // its tokens of the part end there
+    int64_t piece_end[MOE_MAX_CHUNKS]; // the same of the chunks in which the rows go there
     int32_t *stored;       // [tokens * ranks a token can reach] where a token's row to its n-th rank is stored, or -1
     int32_t *reply;        // rows of earlier waves, rank by rank: the place of this wave's reply (first its chunk), or -1
 };
 
-/// Where `bin` puts what `merge` needs of one chunk of the replies; empty before bin runs.
+/// Where `bin` puts what `merge` needs of one chunk of the replies, and what packs one chunk of the rows; empty before it runs.
 static inline struct moe_bins_head *moe_chunk_head(void *bins, uint32_t chunk)
 {
     return (struct moe_bins_head *)(void *)((char *)bins + (sizeof(struct moe_bins) + 63) / 64 * 64) + chunk;

@@ -30,6 +30,9 @@ struct fan {
     uint32_t y_dtype;
     uint32_t slots[MOE_MAX_WAVES]; // exchanges whose rows this wave reads: of waves 0 up to its own
     uint32_t slot_count;
+    const struct plan_part *run; // it takes rows of these tokens; NULL: of all
+    uint32_t run_number;
+    int64_t run_first, run_end; // its tokens of the own part
 };
 
 /// Pairs of a row that are the wave's.
@@ -73,6 +76,17 @@ static void find_formats(const struct fan *f, uint32_t from, struct source *out)
                            .reply_table = plain ? TABLES_END : TABLES_REPLY + reply};
 }
 
+/// Rows of a slot: of all chunks in which they came; of this wave's, those that a piece waits for.
+static int64_t arrived_rows(const struct fan *f, uint32_t slot, const struct plan_exchange *e, const char *at)
+{
+    const struct ir *ir = f->stream->rank->session->ir;
+    bool some = f->run && slot + 1 == f->slot_count;
+    int64_t rows = 0;
+    for (uint32_t k = 0; (k == 0 || k < e->chunks) && (!some || slots_chunk_needed(ir, e, k, f->run)); k++)
+        rows += ((const struct moe_message *)(const void *)(at + slots_header_at(e, k)))->rows;
+    return rows;
+}
+
 /// Where the rows of source `from` in one of the slots lie and where the answers go. False with the session failed when
 /// its message lies.
 static bool find_source(const struct fan *f, uint32_t from, uint32_t slot, struct source *out)
@@ -88,10 +102,10 @@ static bool find_source(const struct fan *f, uint32_t from, uint32_t slot, struc
     find_formats(f, from, out);
     const struct plan_exchange *e = ROW(ir, plan_exchange, f->slots[slot]);
     const char *arrived = rank->bases[e->recv];
-    const struct moe_message *m = (const void *)(arrived + rank->exchanges[f->slots[slot]].target_offset[from]);
+    const char *begin = arrived + rank->exchanges[f->slots[slot]].target_offset[from];
     int64_t most = slots_rows(ir, e, rank->number);
-    out->count = m->rows;
-    out->rows = (const char *)m + e->header_bytes;
+    out->count = arrived_rows(f, slot, e, begin);
+    out->rows = begin + e->header_bytes;
     out->reply = (char *)answer_to(f, from) + f->combine->header_bytes;
     if (e->pool) {
         struct grant g = grant_of(f->base->from_first[from], f->base->from[from], most, f->stream->round);
@@ -132,8 +146,9 @@ static struct moe_pairs_head *lay_out(const struct fan *f, int64_t **cursor)
     const struct rank *rank = f->stream->rank;
     const struct ir *ir = rank->session->ir;
     uint32_t ranks = rank->session->info->ranks;
-    int64_t rows = slots_fan_rows(ir, f->e, rank->number, ranks),
-            pairs = slots_fan_pairs(ir, f->e, rank->number, ranks);
+    uint32_t part = stream_instr(f->stream)->part;
+    int64_t rows = slots_fan_rows(ir, f->e, part, rank->number, ranks),
+            pairs = slots_fan_pairs(ir, f->e, part, rank->number, ranks);
     struct moe_pairs_head *h = f->args->p[FAN_PAIRS];
     char *at = (char *)h + (sizeof *h + 63) / 64 * 64;
     *h = (struct moe_pairs_head){.experts = f->experts, .first_expert = f->first_expert};
@@ -154,21 +169,52 @@ static uint32_t chunks_for(const struct fan *f, uint32_t from)
     return from != f->stream->rank->number && f->combine->chunks > 1 ? f->combine->chunks : 1;
 }
 
-/// The rows of a slot up to the end of a chunk's tokens. The message that came says where they are cut, and the last chunk
-/// takes what is left.
-static int64_t chunk_end(const struct fan *f, uint32_t from, uint32_t slot, uint32_t chunk, const struct source *s)
+/// The rows of a slot up to a cut, of those that stand from `first` on in the message that came.
+static int64_t rows_to_cut(const struct fan *f, uint32_t from, uint32_t slot, uint32_t first, uint32_t cut, const struct source *s)
 {
     const struct rank *rank = f->stream->rank;
-    if (chunk + 1 == chunks_for(f, from))
-        return s->count;
     const char *arrived = (const char *)rank->bases[ROW(rank->session->ir, plan_exchange, f->slots[slot])->recv] +
                           rank->exchanges[f->slots[slot]].target_offset[from];
     const uint32_t *cuts =
         (const uint32_t *)(const void *)(arrived + sizeof(struct moe_message)) + rank->session->info->ranks;
     int64_t end = 0;
-    for (uint32_t k = 0; k <= chunk; k++) // whatever the message says, chunks follow one another
+    for (uint32_t k = first; k <= first + cut; k++) // whatever the message says, chunks follow one another
         end = cuts[k] > end ? cuts[k] : end;
     return end < s->count ? end : s->count;
+}
+
+/// The rows up to the end of a chunk's tokens; the last chunk takes what is left.
+static int64_t chunk_end(const struct fan *f, uint32_t from, uint32_t slot, uint32_t chunk, const struct source *s)
+{
+    return chunk + 1 == chunks_for(f, from) ? s->count : rows_to_cut(f, from, slot, 0, chunk, s);
+}
+
+/// Own rows of tokens before `end`.
+static int64_t own_before(const struct source *s, uint32_t me, int64_t end)
+{
+    const int32_t *tokens = s->own->rank_tokens + s->own->rank_first[me];
+    int64_t rows = 0;
+    while (rows < s->count && tokens[rows] < end)
+        rows++;
+    return rows;
+}
+
+/// The rows of a slot that the piece takes: a run of them.
+static void find_run(const struct fan *f, uint32_t from, uint32_t slot, const struct source *s, int64_t *begin, int64_t *end)
+{
+    *begin = 0;
+    *end = s->count;
+    if (!f->run)
+        return;
+    if (s->own || from == f->stream->rank->number) {
+        *begin = s->own ? own_before(s, from, f->run_first) : 0;
+        *end = s->own ? own_before(s, from, f->run_end) : 0;
+        return;
+    }
+    if (f->run_number)
+        *begin = rows_to_cut(f, from, slot, f->e->answers, f->run_number - 1, s);
+    if (f->run_number + 1 < f->e->runs.count)
+        *end = rows_to_cut(f, from, slot, f->e->answers, f->run_number, s);
 }
 
 static int64_t chunk_begin(const struct fan *f, uint32_t from, uint32_t slot, uint32_t chunk, const struct source *s)
@@ -176,18 +222,30 @@ static int64_t chunk_begin(const struct fan *f, uint32_t from, uint32_t slot, ui
     return chunk ? chunk_end(f, from, slot, chunk - 1, s) : 0;
 }
 
-/// The header of an answer, or one for each chunk of it.
-static void head_answer(const struct fan *f, uint32_t from, const uint32_t *rows, uint32_t pairs)
+/// Rows and pairs of each chunk of an answer.
+struct answer {
+    uint32_t rows[MOE_MAX_CHUNKS], pairs[MOE_MAX_CHUNKS];
+};
+
+/// The header of an answer, or one for each chunk of it. A piece leaves alone those of chunks with none of its tokens, begins
+/// those whose first token it has, and adds to those that pieces before it have begun.
+static void head_answer(const struct fan *f, uint32_t from, const struct answer *a)
 {
     const struct rank *rank = f->stream->rank;
     const struct ir *ir = rank->session->ir;
-    for (uint32_t k = 0; k < chunks_for(f, from); k++)
-        *(struct moe_message *)(void *)((char *)answer_to(f, from) + k * moe_header_bytes(rank->session->info->ranks)) =
-            (struct moe_message){.rows = rows[k],
-                                 .pairs = k == 0 ? pairs : 0,
-                                 .source = rank->number,
-                                 .exchange = (uint32_t)(f->combine - ROW(ir, plan_exchange, 0)) + k,
-                                 .step = rank->session->step_number};
+    for (uint32_t k = 0; k < chunks_for(f, from); k++) {
+        const struct plan_exchange *c = f->combine + k;
+        const struct plan_part *tokens = ROW(ir, plan_part, c->piece != NONE ? c->piece : c->part);
+        struct moe_message *m = (void *)((char *)answer_to(f, from) + slots_header_at(c, k));
+        if (f->run && slots_parts_apart(f->run, tokens))
+            continue;
+        if (!f->run || f->run->begin * tokens->total <= tokens->begin * f->run->total)
+            *m = (struct moe_message){.source = rank->number,
+                                      .exchange = (uint32_t)(c - ROW(ir, plan_exchange, 0)),
+                                      .step = rank->session->step_number};
+        m->rows += a->rows[k];
+        m->pairs += a->pairs[k];
+    }
 }
 
 /// Pairs of one source per expert of the wave; heads the answer to it. False: with the session failed, or rows changed.
@@ -195,21 +253,22 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first, int
 {
     struct rank *rank = f->stream->rank;
     const struct moe_session *session = rank->session;
-    int64_t *computed = f->stream->computed + from * f->local_experts, rows = 0, pairs = 0;
-    uint32_t of_chunk[MOE_MAX_CHUNKS] = {0};
+    int64_t *computed = f->stream->computed + from * f->local_experts, rows = 0;
+    struct answer answer = {{0}, {0}};
     for (uint32_t slot = 0; slot < (from == rank->number ? 1 : f->slot_count); slot++) {
         struct source s;
         uint32_t chunk = 0;
         if (!find_source(f, from, slot, &s))
             return false;
-        int64_t end = chunk_end(f, from, slot, chunk, &s);
-        for (int64_t row = 0; row < s.count; row++) {
+        int64_t end = chunk_end(f, from, slot, chunk, &s), first_row, last_row;
+        find_run(f, from, slot, &s, &first_row, &last_row);
+        for (int64_t row = first_row; row < last_row; row++) {
             struct taken taken = take_pairs(f, &s, row, session->info->choices);
             while (row >= end)
                 end = chunk_end(f, from, slot, ++chunk, &s);
-            of_chunk[chunk] += taken.count > 0;
+            answer.rows[chunk] += taken.count > 0;
+            answer.pairs[chunk] += (uint32_t)taken.count;
             rows += taken.count > 0;
-            pairs += taken.count;
             table_rows[s.table] += taken.count;
             if (s.reply_table < TABLES_END)
                 table_rows[s.reply_table] += taken.count > 0;
@@ -224,12 +283,13 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first, int
     }
     if (from == rank->number)
         return true;
-    int64_t most = slots_rows(session->ir, f->combine, rank->number);
+    uint32_t part = f->run ? stream_instr(f->stream)->part : f->e->part;
+    int64_t most = slots_taken_rows(session->ir, f->e, part, rank->number);
     if (rows > most)
         return session_fail(rank->session, MOE_LOST, "rank %u has %lld rows of rank %u to answer by `%s`, at most %lld",
                             rank->number, (long long)rows, from, ir_text(session->ir, f->combine->name),
                             (long long)most);
-    head_answer(f, from, of_chunk, (uint32_t)pairs);
+    head_answer(f, from, &answer);
     return true;
 }
 
@@ -299,13 +359,20 @@ static bool place_source(const struct fan *f, struct moe_pairs_head *h, const st
         if (!find_source(f, from, slot, &s))
             return false;
         const int32_t *tokens = s.own ? s.own->rank_tokens + s.own->rank_first[from] : NULL;
-        int64_t end = chunk_end(f, from, slot, chunk, &s);
+        int64_t end = chunk_end(f, from, slot, chunk, &s), first_row, last_row;
+        find_run(f, from, slot, &s, &first_row, &last_row);
+        if (slot + 1 == f->slot_count && last_row < end) // of this wave's rows, later ones may still be on their way
+            end = last_row;
         for (int64_t row = chunk_begin(f, from, slot, chunk, &s); row < end; row++) {
             struct taken taken = take_pairs(f, &s, row, session->info->choices);
             if (!taken.count)
                 continue;
+            if (row < first_row || row >= last_row) { // another piece's: its answer has its place
+                ++*answered;
+                continue;
+            }
             if ((!s.own && *answered >= most) || !place_sum(f, h, c, &s, s.reply + *answered * s.reply_stride) ||
-                !place_row(f, h, c, &s, &taken, s.rows + (tokens ? tokens[row] : row) * s.stride))
+                !place_row(f, h, c, &s, &taken, s.rows + (tokens ? tokens[row] - f->run_first : row) * s.stride))
                 return false;
             ++*answered;
         }
@@ -353,6 +420,22 @@ static void find_strides(struct fan *f, const struct plan_instr *in)
     f->y_dtype = (uint32_t)k->n[3];
 }
 
+/// Of experts in pieces: whose tokens' rows this launch takes. Returns the tokens of the part.
+static int64_t find_tokens(struct fan *f, const struct plan_instr *in, const struct moe_kargs *a)
+{
+    const struct rank *rank = f->stream->rank;
+    const struct ir *ir = rank->session->ir;
+    int64_t first, count;
+    part_range(ROW(ir, plan_part, f->e->part), rank->step->tokens, &first, &count);
+    if (f->e->runs.count) {
+        f->run = ROW(ir, plan_part, in->part);
+        f->run_number = in->part - f->e->runs.first;
+        f->run_first = a->n[1] - first;
+        f->run_end = f->run_first + a->n[0];
+    }
+    return count;
+}
+
 bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
 {
     const struct moe_session *session = s->rank->session;
@@ -370,8 +453,9 @@ bool builtin_fan_out(struct stream *s, const struct moe_kargs *a)
     find_slots(&f, in->exchange);
     find_strides(&f, in);
     const struct moe_bins *bins = a->p[FAN_BINS];
+    int64_t tokens = find_tokens(&f, in, a);
     // Of another wave or dispatch, they would name experts that this one does not list.
-    if (!f.e->pool && (bins->head.tokens != a->n[0] || (a->n[0] && bins->exchange != in->exchange)))
+    if (!f.e->pool && (bins->head.tokens != tokens || (tokens && bins->exchange != in->exchange)))
         return session_fail(s->rank->session, MOE_LOST, "rank %u: the own rows of `%s` are another part's",
                             s->rank->number, ir_text(ir, f.e->name));
     int64_t *cursor, table_rows[TABLES_END] = {0};

@@ -102,15 +102,23 @@ static struct region resolve(const struct stream *s, const struct plan_arg *arg,
     return r;
 }
 
+/// Of arrived slots and replies, experts in pieces touch those of their rows alone: a built-in, which ThreadSanitizer sees.
+static bool is_touched_whole(const struct ir *ir, const struct plan_instr *in, uint32_t argument)
+{
+    bool fan_out = in->op == opcode_launch && ROW(ir, plan_kernel, in->kernel)->role == kernel_role_fan_out;
+    return !fan_out || !ROW(ir, plan_exchange, in->exchange)->runs.count || (argument != FAN_ARRIVED && argument != FAN_REPLY);
+}
+
 /// Before a launch: a buffer whose lifetime begins is filled with NaN, and ThreadSanitizer, which does not see generated
 /// code, is told what the launch touches.
-static void declare(const struct stream *s, const struct plan_arg *arg, struct region r)
+static void declare(const struct stream *s, const struct plan_arg *arg, struct region r, bool whole)
 {
+    (void)whole;
     const struct plan_buffer *b = ROW(s->rank->session->ir, plan_buffer, arg->buffer);
     if (s->rank->session->options.poison && arg->first && b->kind == buffer_kind_arena && b->dtype != dtype_none)
         memset(r.at, 0xff, (size_t)r.bytes);
 #ifdef MOE_TSAN
-    if (r.at && r.bytes && b->kind != buffer_kind_param) {
+    if (whole && r.at && r.bytes && b->kind != buffer_kind_param) {
         if (arg->access == access_read)
             __tsan_read_range(r.at, (unsigned long)r.bytes);
         else
@@ -214,12 +222,14 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
         const struct plan_arg *arg = ROW(session->ir, plan_arg, in->args.first + i);
         struct region r = resolve(s, arg, a->n[1], a->n[0]);
         a->p[i] = r.at;
-        declare(s, arg, r);
+        declare(s, arg, r, is_touched_whole(session->ir, in, i));
     }
     uint32_t chunk = in->exchange == NONE ? 0 : ROW(session->ir, plan_exchange, in->exchange)->chunk;
-    if (k->role == kernel_role_merge && in->exchange != NONE)
-        a->p[MERGE_BINS] = moe_chunk_head(a->p[MERGE_BINS], chunk);
-    if (k->role == kernel_role_sum_rows || (k->role == kernel_role_copy_rows && in->exchange != NONE))
+    bool copies = k->role == kernel_role_copy_rows && in->exchange != NONE,
+         packs = copies && ROW(session->ir, plan_exchange, in->exchange)->kind == exchange_kind_dispatch;
+    if (packs || (k->role == kernel_role_merge && in->exchange != NONE))
+        a->p[0] = moe_chunk_head(a->p[0], chunk);
+    if (k->role == kernel_role_sum_rows || (copies && !packs))
         a->p[SUM_CONTROL] = moe_sums_chunk(a->p[SUM_CONTROL], chunk);
     if (!control_claim(s, in))
         return STEP_FAILED;
@@ -364,7 +374,7 @@ static enum stepped do_host(struct stream *s, const struct plan_instr *in, struc
         const struct plan_arg *arg = ROW(session->ir, plan_arg, in->args.first + i);
         struct region r = resolve(s, arg, l->args.n[1], l->args.n[0]);
         l->args.p[i] = r.at;
-        declare(s, arg, r);
+        declare(s, arg, r, is_touched_whole(session->ir, in, i));
     }
     l->builtin = call_host;
     l->fn = NULL;

@@ -88,10 +88,12 @@ struct moe_pairs_head {
 //               sums, records for such sums,
 //               bins control of the wave before (last; waves but the first)
 //            n: width, choices, y dtype, x dtype size; unit one; instr.exchange: the base dispatch
+//               It fills the headers and tables of all chunks of the dispatch
 // bin_round  p: ids, weights, x (slice), bins control (read), pool send slots, round control
 //            n: as bin; unit one; instr.exchange: the pool dispatch; inside its rounds..end
 // copy_rows  p: control (it begins with tables)
 //            n: width, source dtype, destination dtype, block, scale type, table, dtype in between; unit rows
+//            instr.exchange, where it packs the rows of one chunk of a dispatch: that chunk
 //            One side at most is in blocks: codes, then scales. Values are rounded to the dtype in between first, when
 //            it is given: a dispatch's result has its own type, whatever carried it and whatever reads it.
 // fan_out    p: bins control, arrived slots, pairs control, A, reply send slots, own y rows, x (slice),

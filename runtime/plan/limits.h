@@ -13,7 +13,7 @@
 #define MOE_MAX_ROUNDS (1u << 20)
 #define MOE_MAX_LAYERS 4096
 #define MOE_MAX_SHARES (INT64_C(1) << 24)       // plan_part.total
-#define MOE_MAX_CHUNKS 8                        // of a combine, `split combine`
+#define MOE_MAX_CHUNKS 8                        // of an exchange, `split combine`, `split dispatch`
 #define MOE_MAX_WAVES 16                        // of experts, `split experts`
 #define MOE_MAX_BYTES (INT64_C(1) << 46)        // arena, buffer, parameter
 #define MOE_MAX_UNITS (INT64_C(1) << 24)        // per kernel; per local expert for mlp_up

@@ -24,13 +24,12 @@ static inline int64_t moe_header_bytes(int64_t ranks)
     return ((int64_t)sizeof(struct moe_message) + ranks * 4 + 63) / 64 * 64;
 }
 
-/// Combine in chunks: a slot begins with a header for each. A dispatch that is answered so has, behind the overflow vector,
-/// cut[chunks] (u32): its rows up to the end of each chunk's tokens; to another node by a relay: the rows for the node.
-static inline int64_t moe_chunked_header_bytes(int64_t ranks, int64_t chunks, int combine)
+/// An exchange in chunks: a slot begins with a header for each. In a dispatch the first has, behind the overflow vector,
+/// cut[cuts] (u32): of all rows of the slot, those up to the end of the tokens of each chunk in which it is answered, then of
+/// each piece in which experts take them. To another node by a relay: the rows for the node.
+static inline int64_t moe_headers_bytes(int64_t ranks, int64_t chunks, int64_t cuts)
 {
-    if (chunks < 2)
-        return moe_header_bytes(ranks);
-    return combine ? chunks * moe_header_bytes(ranks) : moe_header_bytes(ranks + chunks);
+    return (chunks < 2 ? 1 : chunks) * moe_header_bytes(ranks + cuts);
 }
 
 /// A row record's meta: `choices` entries, unused ones have local -1. It lies at row_bytes - meta_bytes of the record,

@@ -54,6 +54,12 @@ static inline const struct plan_wire *slots_wire(const struct ir *ir, const stru
     return ROW(ir, plan_wire, e->wires.first + slots_wire_number(ir, e, a, b));
 }
 
+/// Where the header of an exchange lies in its slot: chunks have one each.
+static inline int64_t slots_header_at(const struct plan_exchange *e, uint32_t chunk)
+{
+    return e->chunks > 1 ? e->header_bytes / e->chunks * chunk : 0;
+}
+
 static inline int64_t slots_record_bytes(const struct ir *ir, const struct plan_exchange *e, uint32_t a, uint32_t b)
 {
     return slots_wire(ir, e, a, b)->row_bytes;
@@ -274,21 +280,49 @@ static inline int64_t slots_recv_bytes(const struct ir *ir, const struct plan_ex
                                              : slots_source_bytes(ir, e, me, ranks);
 }
 
-/// Rows that one fan_out over dispatch `e` on rank me can yield: arrived rows that the wave needs, and the own rows in a
-/// base dispatch.
-static inline int64_t slots_fan_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
+static inline int64_t slots_least(int64_t a, int64_t b)
 {
-    int64_t rows = slots_reply_rows(ir, e, me);
-    return e->pool ? rows : rows * (ranks - 1) + ROW(ir, plan_part, e->part)->bound * slots_token_rows(ir, me);
+    return a < b ? a : b;
+}
+
+/// Rows of one source that a fan_out over dispatch `e` on rank d can yield; `part` holds the tokens whose rows it takes: those of
+/// the exchange, or a piece of them. Pool: in one round, of all sources.
+static inline int64_t slots_taken_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t part, uint32_t d)
+{
+    int64_t rows = slots_reply_rows(ir, e, d);
+    return e->pool ? rows : slots_least(rows, ROW(ir, plan_part, part)->bound * slots_token_rows(ir, d));
+}
+
+/// All rows that it can yield: arrived rows that the wave needs, and the own rows in a base dispatch.
+static inline int64_t slots_fan_rows(const struct ir *ir, const struct plan_exchange *e, uint32_t part, uint32_t me,
+                                     uint32_t ranks)
+{
+    int64_t rows = slots_taken_rows(ir, e, part, me);
+    return e->pool ? rows : rows * (ranks - 1) + ROW(ir, plan_part, part)->bound * slots_token_rows(ir, me);
 }
 
 /// Pairs that it can yield at most: a row that arrived has at most min(choices, local experts) of them, and so have all
 /// own rows of a token.
-static inline int64_t slots_fan_pairs(const struct ir *ir, const struct plan_exchange *e, uint32_t me, uint32_t ranks)
+static inline int64_t slots_fan_pairs(const struct ir *ir, const struct plan_exchange *e, uint32_t part, uint32_t me,
+                                      uint32_t ranks)
 {
     int64_t owned = slots_wave_experts(ir, e, me), choices = ROW(ir, plan_info, 0)->choices;
-    int64_t rows = slots_reply_rows(ir, e, me) * (e->pool ? 1 : ranks - 1);
-    return (rows + (e->pool ? 0 : ROW(ir, plan_part, e->part)->bound)) * (owned < choices ? owned : choices);
+    int64_t rows = slots_taken_rows(ir, e, part, me) * (e->pool ? 1 : ranks - 1);
+    return (rows + (e->pool ? 0 : ROW(ir, plan_part, part)->bound)) * (owned < choices ? owned : choices);
+}
+
+/// Do two parts, or pieces of parts, have no token in common, whatever their number?
+static inline bool slots_parts_apart(const struct plan_part *x, const struct plan_part *y)
+{
+    return x->end * y->total <= y->begin * x->total || y->end * x->total <= x->begin * y->total;
+}
+
+/// Has chunk `chunk` of a dispatch come before a piece of its rows can be taken? The first one has the cuts, in any case.
+static inline bool slots_chunk_needed(const struct ir *ir, const struct plan_exchange *first, uint32_t chunk,
+                                      const struct plan_part *piece)
+{
+    const struct plan_part *c = first->chunks ? ROW(ir, plan_part, first[chunk].piece) : NULL;
+    return !chunk || c->begin * piece->total < piece->end * c->total;
 }
 
 /// Bytes of a bins control for dispatch `e`.
@@ -318,11 +352,6 @@ static inline int64_t slots_round_rows(const struct ir *ir, const struct plan_ex
 // made where its first part lies, and packed into the sums.
 //
 // Replies in chunks: every chunk has a relay buffer and sums of its own, for the rows of its tokens.
-
-static inline int64_t slots_least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /// Of a combine in chunks, that of one.
 static inline bool slots_is_chunk(const struct plan_exchange *e)

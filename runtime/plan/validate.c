@@ -229,10 +229,14 @@ static bool validate_exchange_sizes(const struct check *c, uint32_t number)
     if (e->chunks == 1 || e->chunks > MOE_MAX_CHUNKS || (e->chunks ? e->chunk >= e->chunks : e->chunk != 0) ||
         (e->chunks && e->pool))
         return check_fail(c, "plan_exchange %u: chunk %u of %u", number, e->chunk, e->chunks);
-    if (e->piece != NONE && !slots_is_chunk(e))
+    if (e->piece != NONE && !e->chunks)
         return check_fail(c, "plan_exchange %u: a piece where no chunk is", number);
-    if (e->header_bytes !=
-        moe_chunked_header_bytes(c->info->ranks, e->chunks, e->kind == exchange_kind_combine))
+    if (e->answers == 1 || e->answers > MOE_MAX_CHUNKS || (e->answers && (e->pool || e->kind == exchange_kind_combine)))
+        return check_fail(c, "plan_exchange %u: answered in %u chunks", number, e->answers);
+    if (e->runs.count == 1 || e->runs.count > MOE_MAX_CHUNKS ||
+        (e->runs.count && (e->pool || e->node || e->kind == exchange_kind_combine)))
+        return check_fail(c, "plan_exchange %u: its rows are taken in %u pieces", number, e->runs.count);
+    if (e->header_bytes != moe_headers_bytes(c->info->ranks, e->chunks, (int64_t)e->answers + e->runs.count))
         return check_fail(c, "plan_exchange %u: header of %lld bytes", number, (long long)e->header_bytes);
     if (e->meta_bytes != meta || !in_range(e->wires.count, 1, MOE_MAX_WIRES))
         return check_fail(c, "plan_exchange %u: %u formats, meta of %lld bytes", number, e->wires.count,
@@ -312,7 +316,8 @@ static bool validate_wave(const struct check *c, const struct plan_variant *v, u
     return (before->kind == exchange_kind_dispatch && !before->pool && before->part == e->part &&
             before->waves == e->waves && before->wave + 1 == e->wave && before->wave_total == e->wave_total &&
             before->wave_end == e->wave_begin && before->slots.count == c->info->ranks &&
-            before->node == e->node && same_wires(c, before, e)) ||
+            before->node == e->node && !before->chunk && before->runs.first == e->runs.first &&
+            before->runs.count == e->runs.count && before->answers == e->answers && same_wires(c, before, e)) ||
            check_fail(c, "plan_exchange %u: does not carry on its earlier wave", number);
 }
 
@@ -323,7 +328,7 @@ static bool validate_relays(const struct check *c, const struct plan_variant *v,
     bool combine = e->kind == exchange_kind_combine;
     if (!e->node)
         return true;
-    if (e->pool || e->node < 2 || e->node >= c->info->ranks || c->info->ranks % e->node)
+    if (e->pool || (!combine && e->chunks) || e->node < 2 || e->node >= c->info->ranks || c->info->ranks % e->node)
         return check_fail(c, "plan_exchange %u: nodes of %u ranks", number, e->node);
     if (!arena_buffer(c, v, e->relay) || (combine && !arena_buffer(c, v, e->sums)))
         return check_fail(c, "plan_exchange %u: no buffers for what it relays", number);
@@ -350,7 +355,7 @@ static bool validate_exchange(const struct check *c, const struct plan_variant *
     if (e->base == NONE || !in_rows(v->exchanges, e->base))
         return check_fail(c, "plan_exchange %u: its base is not the variant's", number);
     const struct plan_exchange *base = ROW(c->ir, plan_exchange, e->base);
-    if (base->kind != exchange_kind_dispatch || base->part != e->part || base->slots.count != c->info->ranks ||
+    if (base->kind != exchange_kind_dispatch || base->chunk || base->part != e->part || base->slots.count != c->info->ranks ||
         base->wave != e->wave || base->waves != e->waves || base->wave_begin != e->wave_begin ||
         base->wave_end != e->wave_end || base->wave_total != e->wave_total)
         return check_fail(c, "plan_exchange %u: its base is no dispatch of the same part and wave", number);
@@ -359,23 +364,54 @@ static bool validate_exchange(const struct check *c, const struct plan_variant *
     return true;
 }
 
-/// The chunks of a combine are consecutive exchanges over the same buffers, each for a piece of the part.
-static bool validate_chunks(const struct check *c, uint32_t dispatch, uint32_t first, uint32_t combines)
+static bool same_slots(const struct check *c, const struct plan_exchange *a, const struct plan_exchange *b)
 {
-    const struct plan_exchange *e = ROW(c->ir, plan_exchange, dispatch);
-    uint32_t chunks = e->chunks > 1 ? e->chunks : 1;
-    if (combines != chunks)
-        return check_fail(c, "plan_exchange %u: answered by %u combines, not %u", dispatch, combines, chunks);
-    for (uint32_t k = 0; k < chunks && e->chunks; k++) {
-        const struct plan_exchange *reply = ROW(c->ir, plan_exchange, first + k), *head = ROW(c->ir, plan_exchange, first);
-        if (first + k >= COUNT(c->ir, plan_exchange) || reply->base != dispatch ||
-            reply->kind != exchange_kind_combine || reply->chunks != e->chunks || reply->chunk != k ||
-            reply->send != head->send || reply->recv != head->recv || !same_wires(c, reply, head))
-            return check_fail(c, "plan_exchange %u: is not chunk %u of its combine", first + k, k);
-        if (reply->piece == NONE || ROW(c->ir, plan_part, reply->piece)->within != e->part)
-            return check_fail(c, "plan_exchange %u: its chunk is no piece of its part", first + k);
+    bool same = a->slots.count == b->slots.count;
+    for (uint32_t d = 0; same && d < a->slots.count; d++)
+        same = slots_rows(c->ir, a, d) == slots_rows(c->ir, b, d);
+    return same;
+}
+
+/// The chunks of an exchange are consecutive ones over the same buffers, each for a piece of the part; `number` is the first.
+static bool validate_chunks(const struct check *c, const struct plan_variant *v, uint32_t number)
+{
+    const struct plan_exchange *head = ROW(c->ir, plan_exchange, number);
+    for (uint32_t k = 0; k < head->chunks; k++) {
+        const struct plan_exchange *e = in_rows(v->exchanges, number + k) ? ROW(c->ir, plan_exchange, number + k) : NULL;
+        if (!e || e->kind != head->kind || e->pool != head->pool || e->chunks != head->chunks || e->chunk != k ||
+            e->answers != head->answers || e->runs.first != head->runs.first || e->runs.count != head->runs.count || e->part != head->part || e->base != head->base || e->earlier != head->earlier ||
+            e->wave != head->wave || e->send != head->send || e->recv != head->recv || e->node != head->node ||
+            !same_slots(c, e, head) || !same_wires(c, e, head))
+            return check_fail(c, "plan_exchange %u: is not chunk %u of its exchange", number + k, k);
+        if (e->piece == NONE || !in_rows(v->parts, e->piece) || ROW(c->ir, plan_part, e->piece)->within != e->part)
+            return check_fail(c, "plan_exchange %u: its chunk is no piece of its part", number + k);
     }
     return true;
+}
+
+/// The pieces in which the rows are taken are pieces of the part, one behind the other.
+static bool validate_runs(const struct check *c, const struct plan_variant *v, uint32_t number)
+{
+    const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
+    for (uint32_t k = 0; k < e->runs.count; k++) {
+        uint32_t row = e->runs.first + k;
+        const struct plan_part *p = in_rows(v->parts, row) ? ROW(c->ir, plan_part, row) : NULL;
+        if (!p || p->within != e->part || (k && (p[-1].end * p->total != p->begin * p[-1].total)))
+            return check_fail(c, "plan_exchange %u: its piece %u does not follow the one before", number, k);
+    }
+    return true;
+}
+
+/// As many combines as the dispatch says, which are one, in so many chunks.
+static bool validate_combines(const struct check *c, const struct plan_variant *v, uint32_t dispatch, uint32_t first,
+                              uint32_t combines)
+{
+    uint32_t answers = ROW(c->ir, plan_exchange, dispatch)->answers;
+    if (combines != (answers ? answers : 1))
+        return check_fail(c, "plan_exchange %u: answered by %u combines, not %u", dispatch, combines, answers ? answers : 1);
+    if (ROW(c->ir, plan_exchange, first)->chunks != answers)
+        return check_fail(c, "plan_exchange %u: in %u chunks, not %u", first, ROW(c->ir, plan_exchange, first)->chunks, answers);
+    return validate_chunks(c, v, first);
 }
 
 /// One combine (or all its chunks) for every dispatch, at most one pool for a base dispatch: the executor finds them by `base`.
@@ -386,6 +422,12 @@ static bool validate_answers(const struct check *c, const struct plan_variant *v
         const struct plan_exchange *e = ROW(c->ir, plan_exchange, number);
         if (e->kind == exchange_kind_combine)
             continue;
+        if (e->chunk) { // the row before is the chunk before: so the first of them is there, and judges them all
+            const struct plan_exchange *before = in_rows(v->exchanges, number - 1) ? e - 1 : NULL;
+            if (!before || before->kind != e->kind || before->chunks != e->chunks || before->chunk + 1 != e->chunk)
+                return check_fail(c, "plan_exchange %u: chunk %u without those before it", number, e->chunk);
+            continue;
+        }
         for (uint32_t j = 0; j < v->exchanges.count; j++) {
             const struct plan_exchange *other = ROW(c->ir, plan_exchange, v->exchanges.first + j);
             if (other->base == number && other->kind == exchange_kind_combine) {
@@ -397,7 +439,7 @@ static bool validate_answers(const struct check *c, const struct plan_variant *v
         }
         if (pools > (e->pool ? 0u : 1u))
             return check_fail(c, "plan_exchange %u: carried on by %u pools", number, pools);
-        if (!validate_chunks(c, number, first, combines))
+        if (!validate_chunks(c, v, number) || !validate_runs(c, v, number) || !validate_combines(c, v, number, first, combines))
             return false;
     }
     return true;

@@ -165,7 +165,7 @@ static void learn_fan_out(const struct walk *w, const struct plan_kernel *k, con
     const struct plan_exchange *reply = answer(w, w->instr->exchange);
     bool staged = moe_fan_has_stage(w->instr->args.count, wave_args(w, k));
     int64_t x_row = stride_of(w, FAN_X), stage = staged ? stride_of(w, FAN_STAGE) : 0;
-    hold(u, slots_fan_rows(ir, e, me, ranks), slots_fan_pairs(ir, e, me, ranks));
+    hold(u, slots_fan_rows(ir, e, w->instr->part, me, ranks), slots_fan_pairs(ir, e, w->instr->part, me, ranks));
     u->routed = true;
     u->row_dst_bytes = least(u->row_dst_bytes, stride_of(w, FAN_OWN));
     for (uint32_t i = 0; i < e->wires.count; i++)
@@ -224,8 +224,8 @@ bool learn_launch(struct walk *w)
     if (in->part == NONE)
         return instr_fail(w, "no part");
     bool folds = k->role == kernel_role_fold;
-    if (spec->exchange && (in->exchange == NONE || ROW(w->c->ir, plan_exchange, in->exchange)->kind !=
-                                                       (folds ? exchange_kind_combine : exchange_kind_dispatch)))
+    const struct plan_exchange *e = in->exchange == NONE ? NULL : ROW(w->c->ir, plan_exchange, in->exchange);
+    if (spec->exchange && (!e || (folds ? e->kind != exchange_kind_combine : e->kind != exchange_kind_dispatch || e->chunk)))
         return instr_fail(w, folds ? "names no combine" : "names no dispatch");
     for (uint32_t i = 0; i < in->args.count; i++) {
         enum arg_kind kind = kind_of_arg(w, k, i);
@@ -425,9 +425,10 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
     const struct plan_info *info = w->c->info;
     const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer(w, w->instr->exchange);
     uint32_t me = w->program->rank;
-    int64_t bound = ROW(ir, plan_part, e->part)->bound, rows = slots_fan_rows(ir, e, me, info->ranks),
-            pairs = slots_fan_pairs(ir, e, me, info->ranks), owned = slots_wave_experts(ir, e, me);
-    if (e->part != w->instr->part || k->n[1] != info->choices || (e->pool && w->rounds != w->instr->exchange))
+    uint32_t part = w->instr->part;
+    int64_t bound = ROW(ir, plan_part, e->part)->bound, rows = slots_fan_rows(ir, e, part, me, info->ranks),
+            pairs = slots_fan_pairs(ir, e, part, me, info->ranks), owned = slots_wave_experts(ir, e, me);
+    if ((e->runs.count ? !in_rows(e->runs, part) || arg_at(w, FAN_X)->slice != part : e->part != part) || k->n[1] != info->choices || (e->pool && w->rounds != w->instr->exchange))
         return instr_fail(w, "does not fit its exchange");
     if (extent_bytes(w, arg_at(w, FAN_BINS)->buffer) < slots_bins_bytes(ir, e) ||
         extent_bytes(w, arg_at(w, FAN_PAIRS)->buffer) < moe_pairs_bytes(owned, rows, pairs))
@@ -563,12 +564,17 @@ static bool check_row_operator(const struct walk *w, const struct plan_kernel *k
     return good;
 }
 
-/// A chunk of what a merge needs, or of the sums of replies to rows that overflow: bin's control begins with heads of those.
+/// A chunk of what a merge needs, of the rows that are packed, or of the sums of replies to rows that overflow: bin's controls
+/// begin with heads of those.
 static bool check_chunk(const struct walk *w, const struct plan_kernel *k)
 {
     const struct usage *u = usage_at(w, 0);
-    bool sums = k->role == kernel_role_sum_rows || k->role == kernel_role_copy_rows;
-    return w->instr->exchange == NONE || !sums || (u->control == CONTROL_SUMS && !u->folded);
+    bool copies = k->role == kernel_role_copy_rows;
+    if (w->instr->exchange == NONE || (!copies && k->role != kernel_role_sum_rows))
+        return true;
+    if (ROW(w->c->ir, plan_exchange, w->instr->exchange)->kind == exchange_kind_dispatch)
+        return copies && u->control == CONTROL_BINS;
+    return u->control == CONTROL_SUMS && !u->folded;
 }
 
 static bool check_generated(const struct walk *w, const struct plan_kernel *k)

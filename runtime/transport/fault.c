@@ -4,15 +4,31 @@
 
 #include "runtime/exec/session.h"
 
+/// Of rows in chunks, the header of this one.
 static struct moe_message *slot_header(const struct stream *s, const struct plan_exchange *e, uint32_t exchange,
                                        uint32_t peer)
 {
-    return (void *)((char *)s->rank->bases[e->send] + s->rank->exchanges[exchange].source_offset[peer]);
+    return (void *)((char *)s->rank->bases[e->send] + s->rank->exchanges[exchange].source_offset[peer] +
+                    slots_header_at(e, e->chunk));
+}
+
+/// Rows of the slot that went in the chunks before.
+static int64_t rows_before(const struct moe_message *m, const struct plan_exchange *e)
+{
+    int64_t rows = 0;
+    for (uint32_t k = 1; k <= e->chunk; k++)
+        rows += ((const struct moe_message *)(const void *)((const char *)m - slots_header_at(e, k)))->rows;
+    return rows;
 }
 
 static char *record_at(struct moe_message *m, const struct plan_exchange *e, int64_t row_bytes, int64_t row)
 {
-    return (char *)m + e->header_bytes + row * row_bytes;
+    return (char *)m - slots_header_at(e, e->chunk) + e->header_bytes + (rows_before(m, e) + row) * row_bytes;
+}
+
+static bool has_room(const struct stream *s, const struct plan_exchange *e, const struct moe_message *m, uint32_t peer)
+{
+    return rows_before(m, e) + m->rows < slots_rows(s->rank->session->ir, e, peer);
 }
 
 static uint32_t record_pairs(const struct moe_session *session, const struct plan_exchange *e, int64_t row_bytes,
@@ -31,7 +47,7 @@ static uint32_t peer_with_room(const struct stream *s, const struct plan_exchang
     uint32_t ranks = s->rank->session->info->ranks;
     for (uint32_t p = 0; p < ranks; p++)
         if (p != s->rank->number &&
-            p != not &&slot_header(s, e, exchange, p)->rows < slots_rows(s->rank->session->ir, e, p))
+            p != not &&has_room(s, e, slot_header(s, e, exchange, p), p))
             return p;
     return ranks;
 }
@@ -62,7 +78,7 @@ static bool misroute(const struct stream *s, const struct plan_exchange *e, uint
 
 static bool double_last(const struct stream *s, const struct plan_exchange *e, uint32_t peer, struct moe_message *m)
 {
-    if (m->rows >= slots_rows(s->rank->session->ir, e, peer))
+    if (!has_room(s, e, m, peer))
         return false;
     int64_t row_bytes = slots_record_bytes(s->rank->session->ir, e, s->rank->number, peer);
     const char *last = record_at(m, e, row_bytes, m->rows - 1);
@@ -76,8 +92,8 @@ void fault_apply(struct stream *s, uint32_t exchange)
     struct moe_session *session = s->rank->session;
     const struct plan_exchange *e = ROW(session->ir, plan_exchange, exchange);
     if (session->fault == FAULT_NONE || session->fault_rank != s->rank->number || atomic_load(&session->fault_done) ||
-        e->kind != exchange_kind_dispatch || e->pool)
-        return;
+        e->kind != exchange_kind_dispatch || e->pool || (e->chunks && e->chunk + 1 < e->chunks))
+        return; // behind the last chunk's rows there may be room for one more
     for (uint32_t p = 0; p < session->info->ranks; p++) {
         if (p == s->rank->number)
             continue;

@@ -15,12 +15,6 @@ struct route {
     int64_t row_bytes; // of a record
 };
 
-/// Where a message's header lies in its slot: chunks of a combine have one each.
-static int64_t header_at(const struct plan_exchange *e)
-{
-    return e->chunks > 1 && e->kind == exchange_kind_combine ? e->header_bytes / e->chunks * e->chunk : 0;
-}
-
 /// The rows of a chunk follow those of the chunks before.
 static struct route chunk_route(struct route r, const struct plan_exchange *e)
 {
@@ -30,8 +24,8 @@ static struct route chunk_route(struct route r, const struct plan_exchange *e)
         first += ((const struct moe_message *)(const void *)(r.from_header + k * r.header_bytes))->rows;
     r.from_rows += first * r.row_bytes;
     r.to_rows += first * r.row_bytes;
-    r.from_header += header_at(e);
-    r.to_header += header_at(e);
+    r.from_header += slots_header_at(e, e->chunk);
+    r.to_header += slots_header_at(e, e->chunk);
     r.room -= first;
     return r;
 }
@@ -64,7 +58,7 @@ static struct route find_route(const struct stream *s, uint32_t exchange, uint32
     r.header_bytes = e->header_bytes;
     r.row_bytes = slots_record_bytes(ir, e, me->number, peer);
     if (!e->pool)
-        return e->chunks > 1 && !dispatch ? chunk_route(r, e) : r;
+        return e->chunks > 1 ? chunk_route(r, e) : r;
     int64_t headers = (int64_t)(me->session->info->ranks - 1) * e->header_bytes;
     struct grant g = round_grant(me, slots_dispatch(ir, e), peer, dispatch, s->round);
     r.room = g.count;
@@ -237,7 +231,8 @@ static bool take_messages(struct stream *s, uint32_t exchange)
             continue;
         const struct moe_message *m =
             (const void *)((const char *)me->bases[e->recv] +
-                           (dispatch ? state->target_offset[from] : state->source_offset[from]) + header_at(e));
+                           (dispatch ? state->target_offset[from] : state->source_offset[from]) +
+                           slots_header_at(e, e->chunk));
         if (m->source != from || m->exchange != exchange || m->step != session->step_number)
             return session_fail(session, MOE_LOST,
                                 "rank %u received a message of another exchange or step from rank %u in `%s`",

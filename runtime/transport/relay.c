@@ -192,7 +192,7 @@ bool relay_send(struct stream *s, uint32_t exchange)
 static void cut_slot(const struct hop *h, char *slot, const char *entries, int64_t rows)
 {
     uint32_t *cuts = (uint32_t *)(void *)(slot + sizeof(struct moe_message)) + h->ranks;
-    for (uint32_t k = 0; k < h->e->chunks; k++) {
+    for (uint32_t k = 0; k < h->e->answers; k++) {
         uint32_t below = 0;
         while (below < rows && ((const struct moe_row_mark *)(const void *)(entries + below * slots_entry_stride(h->e)))->row < cuts[k])
             below++;

@@ -6,6 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+// Beside the library's: one that sends, computes and answers the rows of each micro-batch piece by piece.
+static const char by_rows[] =
+    "schedule by_rows for (route, dispatch, expert, combine) {\n"
+    "    split tokens into 2 as i; split dispatch into 2 as k; split expert into 3 as t; split combine into 2 as c;\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0]; stream rx uses net_out, net_in, copy[1];\n"
+    "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
+    "    for i in 0..2 { route[i]; dispatch[i,0]; dispatch[i,1]; }\n"
+    "    for i in 0..2 { expert[i,0]; expert[i,1]; combine[i,0]; expert[i,2]; combine[i,1]; }\n}\n";
+
 void library_read(struct library *l)
 {
     char line[256];
@@ -19,6 +28,9 @@ void library_read(struct library *l)
             l->waves[l->count - 1] = true;
     }
     fclose(file);
+    CU_ASSERT_FATAL(l->count + 1 < LIBRARY_MOST);
+    l->waves[l->count] = false;
+    snprintf(l->name[l->count++], LIBRARY_NAME, "by_rows");
 }
 
 moe_plan *library_compile(const struct library *l, bool serial, const char *options)
@@ -26,7 +38,7 @@ moe_plan *library_compile(const struct library *l, bool serial, const char *opti
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
-    fprintf(out, "import std.ops;\nimport std.hw { laptop };\nimport std.schedules as lib;\n"
+    fprintf(out, "import std.ops;\nimport std.hw { laptop };\nimport std.schedules as lib;\n%s"
                  "dim tokens <= 256;\ndim hidden = %d;\ndim ffn = 96;\ndim experts = 16;\n"
                  "layer moe(x: bf16[tokens, hidden]) -> bf16[tokens, hidden] {\n    param w_router: f32[experts, hidden];\n"
                  "    param w_gate_up: bf16[experts, 2 * ffn, hidden];\n    param w_down: bf16[experts, hidden, ffn];\n"
@@ -37,9 +49,10 @@ moe_plan *library_compile(const struct library *l, bool serial, const char *opti
                  "    stage merge: y = add(yr, ys);\n    yield y;\n}\n"
                  "placement four_each on laptop { place experts over rank; }\n"
                  "pipeline main {\n    layer = moe;\n    repeat = 2;\n    cluster = laptop;\n    placement = four_each;\n"
-                 "    target = cpu;\n", LIBRARY_WIDTH, options);
+                 "    target = cpu;\n", by_rows, LIBRARY_WIDTH, options);
     for (int n = l->count; n-- > 0 && !serial;)
-        fprintf(out, "    use lib.%s when tokens >= %d;\n", l->name[n], LIBRARY_FIRST + n);
+        fprintf(out, "    use %s%s when tokens >= %d;\n", strcmp(l->name[n], "by_rows") ? "lib." : "", l->name[n],
+                LIBRARY_FIRST + n);
     fprintf(out, "    use lib.serial;\n}\n");
     fclose(out);
     moe_plan *plan = subject_compile(&(struct subject){.text = text, .layer = -1});

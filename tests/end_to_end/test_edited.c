@@ -31,7 +31,12 @@ static const char items[] =
     "    stream comp uses sm; stream tx uses net_out, net_in, copy[0];\n"
     "    bind route, expert to comp; bind dispatch, combine to tx;\n"
     "    for i in 0..n { route[i]; }\n"
-    "    for i in 0..n { for w in 0..g { dispatch[i,w]; expert[i,w]; combine[i,w]; } }\n}\n";
+    "    for i in 0..n { for w in 0..g { dispatch[i,w]; expert[i,w]; combine[i,w]; } }\n}\n"
+    "schedule rows for (route, dispatch, expert, combine) {\n"
+    "    split dispatch into 3 as k; split expert into 2 as t; split combine into 2 as c;\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0];\n"
+    "    bind route, expert to comp; bind dispatch, combine to tx;\n"
+    "    route; for k in 0..3 { dispatch[k]; } for t in 0..2 { expert[t]; combine[t]; }\n}\n";
 
 static moe_plan *compile_replies(const char *schedule, const char *options, const char *combine)
 {
@@ -241,6 +246,67 @@ static void test_refusals(void)
     moe_plan_close(plan);
 }
 
+static struct plan_exchange *dispatch_of(const moe_plan *plan)
+{
+    return ROW(&plan->plan.ir, plan_exchange, launch_of(plan, kernel_role_fan_out, 0)->exchange);
+}
+
+/// Rows in pieces: every field of theirs is looked at.
+static void test_pieces_refused(void)
+{
+    moe_plan *plan = compile("rows", "capacity: 8x");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    struct plan_exchange *e = dispatch_of(plan), first = e[0], second = e[1];
+    CU_ASSERT(e->chunks == 3 && e->answers == 2 && e->runs.count == 2);
+    e[1].chunk = 2;
+    expect_refusal(plan, "is not chunk 1 of its exchange");
+    e[1] = second;
+    e[1].piece = e->part;
+    expect_refusal(plan, "its chunk is no piece of its part");
+    e[1] = second;
+    e[1].send = e->recv;
+    expect_refusal(plan, "is not chunk 1 of its exchange");
+    e[1] = second;
+    e->answers = 3;
+    expect_refusal(plan, "header of");
+    *e = first;
+    e->runs.first++;
+    expect_refusal(plan, "is not chunk 1 of its exchange");
+    *e = first;
+    for (int k = 0; k < 3; k++)
+        e[k].runs.count = 9;
+    expect_refusal(plan, "taken in 9 pieces");
+    for (int k = 0; k < 3; k++)
+        e[k].runs = (struct rows){first.runs.first - 1, 2};
+    expect_refusal(plan, "does not follow the one before");
+    for (int k = 0; k < 3; k++)
+        e[k].runs = first.runs;
+    struct plan_instr *fan_out = launch_of(plan, kernel_role_fan_out, 0);
+    fan_out->part = e->part;
+    expect_refusal(plan, "is of the wrong kind"); // its rows of x are the piece's
+    fan_out->part = e->runs.first;
+    launch_of(plan, kernel_role_bin, 0)->exchange++;
+    expect_refusal(plan, "names no dispatch");
+    launch_of(plan, kernel_role_bin, 0)->exchange--;
+    struct plan_instr *unpack = fan_out + 1;
+    unpack->exchange = fan_out->exchange;
+    expect_refusal(plan, "control data that is whole");
+    moe_plan_close(plan);
+}
+
+/// Pieces in another order than that in which the headers of their answers are begun.
+static void test_pieces_run(void)
+{
+    moe_plan *plan = compile("rows", "capacity: 8x");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    struct plan_instr *a = launch_of(plan, kernel_role_fan_out, 0), *b = launch_of(plan, kernel_role_fan_out, 1);
+    uint32_t part = a->part;
+    a->part = arg_of(plan, a, FAN_X)->slice = b->part;
+    b->part = arg_of(plan, b, FAN_X)->slice = part;
+    expect_run(plan, MOE_LOST, "");
+    moe_plan_close(plan);
+}
+
 void suite_edited(void);
 void suite_edited(void)
 {
@@ -249,4 +315,6 @@ void suite_edited(void)
     CU_add_test(suite, "bins of another wave", test_bins_of_another_wave);
     CU_add_test(suite, "routes that change", test_changed_routes);
     CU_add_test(suite, "refused by validation", test_refusals);
+    CU_add_test(suite, "rows in pieces are refused", test_pieces_refused);
+    CU_add_test(suite, "pieces in another order", test_pieces_run);
 }

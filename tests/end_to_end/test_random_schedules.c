@@ -42,7 +42,7 @@ static bool ready(bool issued[STAGES][PARTS], uint32_t stage, uint32_t part)
 /// One instance, or all pieces of it from either end.
 static void write_instance(struct random *r, const struct cut *cut, uint32_t stage, uint32_t part, FILE *out)
 {
-    uint32_t pieces = cut->pieces[stage], backwards = draw(r, 2);
+    uint32_t pieces = cut->pieces[stage], backwards = draw(r, 2) && stage != EXPERT; // they follow one another
     const char *name = stage == EXPERT && cut->phases ? "expert.down" : stages[stage];
     for (uint32_t k = 0; k < pieces && pieces > 1; k++)
         fprintf(out, "    %s[%u, %u];\n", name, part, backwards ? pieces - 1 - k : k);
@@ -87,12 +87,12 @@ static void write_ratio(struct random *r, uint32_t parts, FILE *out)
 /// Every third schedule cuts a stage, some two.
 static struct cut write_cuts(struct random *r, FILE *out)
 {
-    static const uint32_t cuttable[] = {COMBINE, SHARED, MERGE};
+    static const uint32_t cuttable[] = {DISPATCH, EXPERT, COMBINE, SHARED, MERGE};
     struct cut cut = {.phases = draw(r, 3) == 0};
     for (uint32_t stage = 0; stage < STAGES; stage++)
         cut.pieces[stage] = 1;
     for (uint32_t i = 0; i < sizeof cuttable / sizeof *cuttable; i++) {
-        uint32_t stage = cuttable[i], pieces = draw(r, 4) ? 1 : 2 + draw(r, PIECES - 1);
+        uint32_t stage = cuttable[i], pieces = draw(r, 4) || (stage == EXPERT && cut.phases) ? 1 : 2 + draw(r, PIECES - 1);
         cut.pieces[stage] = pieces;
         if (pieces == 1)
             continue;

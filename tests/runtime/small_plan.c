@@ -322,13 +322,13 @@ static int64_t buffer_bytes(const struct builder *b, const struct part_rows *p, 
     const struct small *s = b->small;
     int64_t bound = part_bound(s), row = moe_row_stride(s->width, 4);
     const struct plan_exchange *d = ROW(ir, plan_exchange, p->dispatch), *c = ROW(ir, plan_exchange, p->combine);
-    int64_t owned = ROW(ir, plan_rank, rank)->owned.count, rows = slots_fan_rows(ir, d, rank, s->ranks),
-            pairs = slots_fan_pairs(ir, d, rank, s->ranks);
+    int64_t owned = ROW(ir, plan_rank, rank)->owned.count, rows = slots_fan_rows(ir, d, d->part, rank, s->ranks),
+            pairs = slots_fan_pairs(ir, d, d->part, rank, s->ranks);
     if (s->pool) {
         const struct plan_exchange *pd = ROW(ir, plan_exchange, p->pool_dispatch),
                                    *pc = ROW(ir, plan_exchange, p->pool_combine);
-        int64_t pool_rows = slots_fan_rows(ir, pd, rank, s->ranks),
-                pool_pairs = slots_fan_pairs(ir, pd, rank, s->ranks);
+        int64_t pool_rows = slots_fan_rows(ir, pd, pd->part, rank, s->ranks),
+                pool_pairs = slots_fan_pairs(ir, pd, pd->part, rank, s->ranks);
         if (buffer == p->pool_send || buffer == p->pool_recv)
             return buffer == p->pool_send ? slots_send_bytes(ir, pd, rank, s->ranks)
                                           : slots_recv_bytes(ir, pd, rank, s->ranks);

@@ -62,8 +62,6 @@ static const struct schedule_case split_refused[] = {
     {SHARED("split route into 2 as k;") "route[0]; dispatch; expert; combine; shared; sum; route[1]; }\n", "E0308 2:51",
      SHARED_LAYER},
     {"schedule s for moe { split attn into 2 as k;" STREAMS BINDS " bind attn to comp;\n}\n", "E0313 1:22", EXTERN_LAYER},
-    {SHARED("split dispatch into 2 as k;") "}\n", "E0901 1:22", SHARED_LAYER},
-    {SHARED("split expert into 2 as k;") "}\n", "E0901 1:22", SHARED_LAYER},
     {SHARED("split shared into 2 as k;") "route; dispatch; expert; combine; shared; sum; }\n", "E0307 2:35",
      SHARED_LAYER},
     {SHARED("split shared into 2 as k;") "route; dispatch; expert; combine; shared[0]; sum; }\n", "E0305 2:35",
@@ -102,12 +100,46 @@ static const struct schedule_case split_refused[] = {
      "E0308 3:52", SHARED_LAYER},
     {SHARED("split combine into 2 as k;") "fill comp with combine.merge[0] { pieces: 2 }; }\n", "E0901 2:43",
      SHARED_LAYER},
+    // pieces of a dispatch
+    {SHARED("split dispatch into 9 as k;") "}\n", "E0206 1:42", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as k { ratio: [1, 0] };") "}\n", "E0206 1:62", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as k;") "route; dispatch; expert; combine; shared; sum; }\n", "E0307 2:8", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as k;") "route; dispatch[0]; expert; combine; shared; sum; }\n", "E0305 2:8", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as k;") "route; dispatch[0]; dispatch[1]; dispatch[0]; expert; combine; shared; sum; }\n",
+     "E0304 2:34", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as k;") "route; dispatch[0]; dispatch[1] || expert; combine; shared; sum; }\n",
+     "E0301 2:36", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as k;") "dispatch[0]; dispatch[1] || route; expert; combine; shared; sum; }\n",
+     "E0301 2:14", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as k;") "bind dispatch.pack to comp; route; dispatch.pack[1]; dispatch.pack[0];\n"
+     "for k in 0..2 { dispatch.send[k]; dispatch.recv[k]; } expert; combine; shared; sum; }\n",
+     "E0308 2:54", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as k; stream ri uses net_in;") "bind dispatch.recv to ri; route; dispatch.send[0];\n"
+     "dispatch.send[1]; dispatch.recv[1]; dispatch.recv[0]; expert; combine; shared; sum; }\n",
+     "E0308 3:37", SHARED_LAYER},
+    // pieces of an expert on routed rows
+    {SHARED("split expert into 9 as k;") "}\n", "E0206 1:40", SHARED_LAYER},
+    {SHARED("split expert into 2 as k { ratio: [2] };") "}\n", "E0205 1:56", SHARED_LAYER},
+    {SHARED("split expert into 2 as k;") "route; dispatch; expert.up[0]; expert.down[0]; expert[1]; combine; shared; sum; }\n",
+     "E0901 1:22", SHARED_LAYER},
+    {SHARED("split expert into 2 as k;") "route; dispatch; expert[0]; combine; shared; sum; }\n", "E0305 2:18", SHARED_LAYER},
+    {SHARED("split expert into 2 as k;") "route; dispatch; expert[1]; expert[0]; combine; shared; sum; }\n", "E0308 2:29",
+     SHARED_LAYER},
+    {SHARED("split expert into 2 as k; stream more uses sm;") "route; dispatch; expert[0] || expert[1] on more; combine;\n"
+     "shared; sum; }\n",
+     "E0301 2:31", SHARED_LAYER},
+    {SHARED("split dispatch into 2 as d; split expert into 2 as k;") "route; dispatch[0]; expert[0]; dispatch[1] || expert[1];\n"
+     "combine; shared; sum; }\n",
+     "E0301 2:47", SHARED_LAYER},
+    {SHARED("split expert into 2 as k; split combine into 2 as c;") "route; dispatch; expert[0]; combine[1] || expert[1];\n"
+     "combine[0]; shared; sum; }\n",
+     "E0301 2:29", SHARED_LAYER},
     // fill
     {SHARED(TOKENS(2)) "for i in 0..2 { fill comp with shared[i] { pieces: 0 }; } }\n", "E0206 2:52", SHARED_LAYER},
     {SHARED(TOKENS(2)) "for i in 0..2 { fill comp with shared[i] { pieces: 300 }; } }\n", "E0206 2:52", SHARED_LAYER},
     {SHARED(TOKENS(2)) "fill comp with shared[0] { pieces: 2 }; fill comp with shared[1] { pieces: 3 }; }\n",
      "E0206 2:76", SHARED_LAYER},
-    {SHARED("") "fill comp with expert { pieces: 2 }; }\n", "E0901 2:33", SHARED_LAYER},
+    {SHARED("") "fill comp with expert { pieces: 9 }; }\n", "E0206 2:33", SHARED_LAYER},
     {SHARED("") "fill comp with dispatch; }\n", "E0309 2:16", SHARED_LAYER},
     {SHARED("") "fill comp with shred; }\n", "E0101 2:16", SHARED_LAYER},
     {SHARED("") "fill cmp with shared; }\n", "E0101 2:6", SHARED_LAYER},
@@ -241,6 +273,48 @@ static const struct schedule_case split_accepted[] = {
     {SHARED("split shared into 3 as k { ratio: [3, 1, 1] }; split sum into 2 as j { ratio: [1, 5] };") "route;\n"
      "dispatch || shared[0]; expert; shared[2]; combine; shared[1]; sum[1]; sum[0]; }\n",
      NULL, SHARED_LAYER},
+    // pieces of a dispatch
+    {SHARED("split dispatch into 2 as k;") "route; dispatch[0]; dispatch[1]; expert; combine; shared; sum; }\n", NULL,
+     SHARED_LAYER},
+    {SHARED("split dispatch into 8 as k;") "route; for k in 0..8 { dispatch[7-k]; } expert; combine; shared; sum; }\n", NULL,
+     SHARED_LAYER},
+    {SHARED("split dispatch into 1 as k;") "route; dispatch[0] || shared; expert; combine; sum; }\n", NULL, SHARED_LAYER},
+    {SHARED(TOKENS(2) "split dispatch into 3 as k { ratio: [1, 4, 2] };") "for i in 0..2 { route[i]; for k in 0..3 {\n"
+     "dispatch[i,k]; } } for i in 0..2 { expert[i]; combine[i]; shared[i]; sum[i]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split dispatch into 3 as k; split combine into 2 as c; stream ri uses net_in;") "bind dispatch.recv to ri; route;\n"
+     "for k in 0..3 { dispatch.send[k] || dispatch.recv[k]; } expert; combine[0]; shared; combine[1]; sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED(PAIR "split dispatch into 2 as k; split route into 2 as j;") "for l in 0..2 { route[l,1]; route[l,0];\n"
+     "dispatch[l,1]; dispatch[l,0] || shared[l]; expert.up[l]; expert.down[l]; combine[l]; sum[l]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split dispatch into 4 as k;") "bind dispatch.pack to comp; route; for k in 0..4 { dispatch.pack[k];\n"
+     "dispatch.send[k]; } shared; for k in 0..4 { dispatch.recv[k]; } expert; combine; sum; }\n",
+     NULL, SHARED_LAYER},
+    {"schedule s for moe { split tokens into 2 as i; split dispatch into 2 as k; stream comp uses sm; stream comm uses"
+     " net_out, net_in, copy[0]; bind route, expert, shared, sum to comp; bind dispatch, combine to comm { sm: 20 };\n"
+     "route[0]; route[1]; dispatch[0,0]; dispatch[1,0] || shared[0]; dispatch[0,1]; dispatch[1,1] || expert[0];\n"
+     "combine[0] || expert[1]; combine[1]; shared[1]; for i in 0..2 { defer sum[i]; } }\n",
+     NULL, SHARED_LAYER},
+    // pieces of an expert on routed rows
+    {SHARED("split expert into 2 as k;") "route; dispatch; expert[0]; expert[1]; combine; shared; sum; }\n", NULL, SHARED_LAYER},
+    {SHARED("split dispatch into 4 as d; split expert into 4 as k; split combine into 4 as c;") "route; dispatch[0];\n"
+     "for k in 1..4 { dispatch[k] || expert[k-1]; combine.send[k-1]; } expert[3]; combine.send[3];\n"
+     "for c in 0..4 { combine.recv[c]; } shared; sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split dispatch into 2 as d; split expert into 3 as k { ratio: [1, 2, 4] }; split combine into 2 as c;") "route;\n"
+     "for d in 0..2 { dispatch[d]; } for k in 0..3 { expert[k]; } combine[1]; combine[0]; shared; sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED(TOKENS(2) "split expert into 2 as k; stream more uses sm;") "for i in 0..2 { route[i]; dispatch[i]; }\n"
+     "expert[0,0]; expert[1,0] on more; expert[0,1] on more; expert[1,1]; for i in 0..2 { combine[i]; shared[i]; sum[i]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED(PAIR "split expert into 3 as k; split dispatch into 2 as d;") "for l in 0..2 { route[l]; dispatch[l,0];\n"
+     "dispatch[l,1] || expert[l,0]; expert[l,1]; shared[l]; expert[l,2]; combine[l]; sum[l]; } }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("split expert into 1 as k; split combine into 3 as c;") "route; dispatch; expert[0]; combine[0]; combine[1];\n"
+     "combine[2]; shared; sum; }\n",
+     NULL, SHARED_LAYER},
+    {SHARED("") "route; dispatch; combine; shared; sum; fill comp with expert { pieces: 3 }; }\n", NULL, SHARED_LAYER},
     // fill
     {SHARED("") "route; dispatch; expert; combine; sum; fill comp with shared; }\n", NULL, SHARED_LAYER},
     {SHARED("") "fill comp with shared { pieces: 4 }; route; dispatch; expert; combine; sum; }\n", NULL, SHARED_LAYER},
