@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compiler/base/diag.h"
+#include "compiler/driver.h"
 #include "tests/end_to_end/harness.h"
 
 enum { HIDDEN = 64, BOUND = 150, SEED = 5, MOST_RANKS = 4 };
@@ -125,6 +127,48 @@ static void test_waves(void)
     expect_same(&(struct setup){"waved(g: 4, n: 2)", "waves(g: 4)", NULL, NULL, 16, 16, 2});
 }
 
+/// Errors of E0901 that `check` finds.
+static uint32_t not_built(const char *text)
+{
+    char path[] = "/tmp/moe-pieces-XXXXXX";
+    int descriptor = mkstemp(path);
+    FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+    fputs(text, file);
+    fclose(file);
+    struct context context;
+    struct driver_options options = {.file = path, .check = {.layer = -1}, .check_only = true, .out = stdout};
+    struct driver_result result;
+    volatile enum exit_code code = EXIT_BUG;
+    context_init(&context);
+    if (!setjmp(context.fatal))
+        code = compile(&context, &options, &result);
+    uint32_t errors = diag_errors_of(&context, E0901);
+    CU_ASSERT_EQUAL(code, errors ? EXIT_INPUT : EXIT_FINE);
+    context_free(&context);
+    remove(path);
+    return errors;
+}
+
+/// Headers and cuts of pieces do not pass relays yet: said where the relays are asked for.
+static void test_relays(void)
+{
+    static const char square[] = "device = host; axis node[2]; axis gpu[2];\n"
+                                 "    link ib across node { bandwidth: 1GB/s, latency: 20us };\n"
+                                 "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
+    static const char *const uses[] = {"use serial;", "use sent;", "use taken(n: 1);"};
+    struct shape shape = {.hidden = HIDDEN, .ffn = 48, .experts = 12, .choices = 3, .bound = BOUND, .dtype = "bf16"};
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        const char *text = routed_layer_text(&(struct routed_layer){.shape = &shape,
+                                                                    .dispatch = "via: node",
+                                                                    .items = items,
+                                                                    .cluster = square,
+                                                                    .place = "place experts over node, gpu;",
+                                                                    .uses = uses[i]});
+        CU_ASSERT_EQUAL(not_built(text), i > 0);
+    }
+}
+
 static void test_faults(void)
 {
     static const char *const kinds[] = {"drop", "double", "misroute"};
@@ -149,5 +193,6 @@ void suite_pieces(void)
     CU_add_test(suite, "the same rows overflow", test_overflow);
     CU_add_test(suite, "wire formats", test_formats);
     CU_add_test(suite, "pieces of waves", test_waves);
+    CU_add_test(suite, "not through relays", test_relays);
     CU_add_test(suite, "what is lost is told", test_faults);
 }

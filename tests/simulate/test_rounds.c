@@ -1,5 +1,5 @@
 // Overflow rounds, predicted and run: for the routes that a step takes, `simulate --load` with those routes comes near their
-// number, with waves of experts, through relays, to copies of experts, and with micro-batches.
+// number, with waves of experts, through relays, to copies of experts, with micro-batches, and where experts take rows in pieces.
 #include <CUnit/CUnit.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +15,13 @@ enum { RANKS = 4, BOUND = 1024, HIDDEN = 16, EXPERTS = 16, CHOICES = 3, TOKENS =
 static const char square[] = "device = host; axis node[2]; axis gpu[2];\n"
                              "    link ib across node { bandwidth: 1GB/s, latency: 20us };\n"
                              "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };";
+
+static const char items[] =
+    "schedule rows for (route, dispatch, expert, combine) {\n"
+    "    split dispatch into 3 as k; split expert into 4 as t { ratio: [1, 2, 2, 3] }; split combine into 2 as c;\n"
+    "    stream comp uses sm; stream tx uses net_out, net_in, copy[0];\n"
+    "    bind route, expert to comp; bind dispatch, combine to tx;\n"
+    "    route; for k in 0..3 { dispatch[k]; } for t in 0..4 { expert[t]; } for c in 0..2 { combine[c]; }\n}\n";
 
 /// Distinct experts of every token, lower ones more often.
 static void draw_routes(int32_t *ids, float *weights)
@@ -56,6 +63,7 @@ static void test_rounds_run(void)
         double most_off; // share of those that are run
     } cases[] = {{"use serial;", "", "", 0.05},
                  {"use ladder(n: 3);", "", "", 0.05},
+                 {"use rows;", "", "", 0.05},
                  {"use waves(g: 2);", "", "", 0.1},
                  {"use waves(g: 4);", "", "", 0.1},
                  {"use ladder(n: 2);", ", via: node", "", 0.05},
@@ -76,7 +84,7 @@ static void test_rounds_run(void)
         snprintf(dispatch, sizeof dispatch, "capacity: 0.4x, pool: 0.02x%s", cases[i].dispatch);
         snprintf(place, sizeof place, "place experts over node, gpu;%s", cases[i].copies);
         const char *text = routed_layer_text(&(struct routed_layer){
-            .shape = &shape, .dispatch = dispatch, .cluster = square, .place = place, .uses = cases[i].uses});
+            .shape = &shape, .dispatch = dispatch, .items = items, .cluster = square, .place = place, .uses = cases[i].uses});
         double rounds = predicted_rounds(text, ids);
         moe_plan *plan = subject_compile(&(struct subject){.text = text, .layer = -1, .cpu_level = "v2"});
         CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
