@@ -32,7 +32,7 @@ static void draw_routes(int32_t *ids, float *weights)
         while (again) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             double u = (double)(state >> 40) / (double)(1 << 24);
-            ids[i] = (int32_t)(EXPERTS * (0.4 * u + 0.6 * u * u));
+            ids[i] = (int32_t)((double)EXPERTS * (0.4 * u + 0.6 * u * u));
             again = false;
             for (size_t j = i / CHOICES * CHOICES; j < i; j++)
                 again = again || ids[j] == ids[i];
