@@ -184,9 +184,34 @@ static struct rows write_extents(struct placing *p, uint32_t rank)
     return extents;
 }
 
+/// Control data numbers the pairs of row and expert that a rank computes at once.
+static bool pairs_fit(struct lowering *l)
+{
+    int64_t most = 0;
+    for (uint32_t i = 0; i < l->path_count; i++)
+        if (l->paths[i].dense && l->bound * l->paths[i].experts > most)
+            most = l->bound * l->paths[i].experts;
+    for (uint32_t i = 0; i < COUNT(l->plan, plan_exchange); i++) {
+        const struct plan_exchange *e = ROW(l->plan, plan_exchange, i);
+        for (uint32_t r = 0; r < l->ranks && e->kind == exchange_kind_dispatch; r++) {
+            int64_t pairs = slots_fan_pairs(l->plan, e, e->part, r, l->ranks),
+                    rows = slots_fan_rows(l->plan, e, e->part, r, l->ranks);
+            most = pairs > most ? pairs : most;
+            most = rows > most ? rows : most;
+        }
+    }
+    if (most <= MOE_MAX_PAIRS)
+        return true;
+    lower_refuse(l, E0206, l->layer->stages.first, NULL, "%lld rows for the experts of one rank, more than the %lld that a plan can number",
+                 (long long)most, (long long)MOE_MAX_PAIRS);
+    return false;
+}
+
 bool place_buffers(struct lowering *l, struct rows *extents, int64_t *arena_bytes)
 {
     struct placing p = {.l = l};
+    if (!pairs_fit(l))
+        return false;
     collect(&p);
     find_conflicts(&p);
     for (uint32_t class = 0; class < l->class_count; class ++) {

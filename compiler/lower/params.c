@@ -406,6 +406,7 @@ static bool within_limits(struct begin *b)
                   {"choices per token", info->choices, MOE_MAX_CHOICES},
                   {"elements of a row", info->width, MOE_MAX_WIDTH},
                   {"tokens", info->tokens_bound, MOE_MAX_TOKENS},
+                  {"choices of all tokens", info->tokens_bound * info->choices, MOE_MAX_PAIRS},
                   {"layers", info->layers, MOE_MAX_LAYERS}};
     const struct mod_stage *stage = ROW(b->module, mod_stage, b->layer->stages.first);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {

@@ -10,6 +10,7 @@
 #define MOE_MAX_WIDTH (INT64_C(1) << 20)        // elements of a row
 #define MOE_MAX_ROW_BYTES (INT64_C(1) << 24)    // of a record, or stride
 #define MOE_MAX_POOL_ROWS (INT64_C(1) << 28)
+#define MOE_MAX_PAIRS INT32_MAX                 // rows, and pairs of row and expert, that control data of one launch numbers
 #define MOE_MAX_ROUNDS (1u << 20)
 #define MOE_MAX_LAYERS 4096
 #define MOE_MAX_SHARES (INT64_C(1) << 24)       // plan_part.total

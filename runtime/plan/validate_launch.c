@@ -344,6 +344,8 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
     const struct plan_exchange *pool = pool_of(w, w->instr->exchange, &number);
     if (e->pool || e->part != w->instr->part || k->n[1] != info->choices)
         return instr_fail(w, "does not fit its exchange");
+    if (bound * info->choices > MOE_MAX_PAIRS)
+        return instr_fail(w, "more pairs than can be numbered");
     if (!holds_rows(w, BIN_IDS, bound, info->choices * 4) || !holds_rows(w, BIN_WEIGHTS, bound, info->choices * 4) ||
         !holds_rows(w, BIN_X, bound, k->n[0] * k->n[3]) ||
         ROW(ir, plan_buffer, arg_at(w, BIN_X)->buffer)->row_bytes != k->n[0] * k->n[3])
@@ -433,6 +435,8 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
     if (extent_bytes(w, arg_at(w, FAN_BINS)->buffer) < slots_bins_bytes(ir, e) ||
         extent_bytes(w, arg_at(w, FAN_PAIRS)->buffer) < moe_pairs_bytes(owned, rows, pairs))
         return instr_fail(w, "a control buffer is too small");
+    if (rows > MOE_MAX_PAIRS || pairs > MOE_MAX_PAIRS)
+        return instr_fail(w, "more pairs than can be numbered");
     bool staged = moe_fan_has_stage(w->instr->args.count, wave_args(w, k));
     for (uint32_t i = 0; i < reply->wires.count; i++)
         if (!staged && slots_answer_formats(ir, reply) >> i & 1 && !wire_is_plain(wire_at(w, reply, i), (uint32_t)k->n[3]))
@@ -641,7 +645,7 @@ bool check_launch(const struct walk *w)
             !holds_rows(w, DENSE_A, bound * k->n[3], k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||
             !holds_rows(w, DENSE_Y, bound, k->n[2]))
             return instr_fail(w, "a buffer is too small");
-        return true;
+        return bound * k->n[3] <= MOE_MAX_PAIRS || instr_fail(w, "more pairs than can be numbered");
     default:
         return check_generated(w, k);
     }

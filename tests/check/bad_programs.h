@@ -506,6 +506,12 @@ static const struct late_line late_lines[] = {
     {7, "dim ffn = 60;", "E0901", "serial"},
     {11, "    param w_router: bf16[experts, hidden];", "", "serial"},
     {13, "    param w_down: f32[experts, hidden, ffn];", "E0901", "serial"},
+    {57, "} dim rows <= 16777216; cluster many { device = box; axis a[512]; link la across a { bandwidth: 5GB/s, latency: 1us }; } "
+         "placement wide on many { place experts over a { balance: even }; } layer o(x: bf16[rows, hidden]) -> bf16[rows, hidden] "
+         "{ param w: f32[experts, hidden]; param u: bf16[experts, 2 * ffn, hidden]; param d: bf16[experts, hidden, ffn]; "
+         "@stage route: r = topk(x, w, k: 8); stage dispatch: xd = dispatch(x, r); stage expert: yd = swiglu(xd, u, d); stage "
+         "combine: y = combine(yd, r); yield y; } pipeline second { layer = o; cluster = many; placement = wide; target = cpu; "
+         "use serial;}", "E0206", NULL},
     {57, SECOND("stage dispatch: xd = dispatch(x, r); @stage expert: yd = swiglu(xd, u, d); stage second: y2 = swiglu(xd, u, d); "
                 "stage combine: y = combine(yd, r);"), "E0901", "serial"}, // and a warning: nothing reads `y2`
     {57, SECOND("stage dispatch: xd = dispatch(x, r); @stage expert: ye = swiglu(xd, u, d); stage more: yd = swiglu(ye, u, d); "
