@@ -13,12 +13,10 @@
 // A score is one chain of multiply-adds over k, as on the CPU. Keys are the bits of a score (plus selection bias), ordered
 // as integers: the choice is exact, equal scores go to the lower id, NaN ranks below everything.
 //
-// Noise on the choice is a function of seed, layer, rank, token and expert, the CPU's bit by bit.
-//
 // Constants from the compiler: HIDDEN, EXPERTS, CHOICES, SCORE, NORMALIZE, SOURCE (x), GROUPS, GROUPS_KEPT, GROUP_SCORE,
 // BIASES, SCALE, BIAS_NUMBER, LOGIT_BIAS_NUMBER, TEMPERATURE (of cosine scores), NOISE (a factor; 0: none), SEED; THREADS,
 // TOKENS, EXPERT_TILE, SHARED_BYTES.
-#include "numbers.h"
+#include "noise.h"
 
 constexpr int WARPS = THREADS / gpu::WARP, OWN = TOKENS / WARPS;
 constexpr int EACH = EXPERT_TILE / gpu::WARP;
@@ -189,37 +187,6 @@ GPU_INLINE void score_tile(Memory &memory, const char *x, const char *w, int64_t
                 sums[t][e] = sums[t][e] * over_norm(1, token_squares[t]) * over_norm(TEMPERATURE, expert_squares[e]);
             memory.scores[gpu::warp() * OWN + t][first + e * gpu::WARP + gpu::lane()] = sums[t][e];
         }
-}
-
-// ---------------------------------------------------------------------------------------------------------- the noise
-
-/// A permutation of 32-bit numbers in which every bit of the result depends on every bit of the number.
-GPU_INLINE uint32_t mixed(uint32_t x)
-{
-    x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
-GPU_INLINE uint32_t noise_of_token(const Launch &args, int64_t token)
-{
-    uint32_t x = mixed((uint32_t)SEED * MOE_NOISE_STEP + 1);
-    x = mixed(x ^ (uint32_t)args.k.n[3]); // layer
-    x = mixed(x ^ (uint32_t)args.k.n[2]); // rank
-    return mixed(x ^ (uint32_t)(args.k.n[1] + token));
-}
-
-/// A sum of uniform numbers, with NOISE for the deviation of one.
-GPU_INLINE float noise_of_expert(uint32_t of_token, int expert)
-{
-    const uint32_t x = mixed(of_token ^ (uint32_t)expert * MOE_NOISE_STEP);
-    uint32_t sum = 0;
-    GPU_UNROLL for (uint32_t i = 0; i < MOE_NOISE_WORDS; i++)
-    {
-        const uint32_t word = mixed(x + i * MOE_NOISE_STEP);
-        sum += (word & 0xffff) + (word >> 16);
-    }
-    return ((float)sum - 65535.0f * MOE_NOISE_WORDS) * NOISE;
 }
 
 // -------------------------------------------------------------------------------------------------------- the choice

@@ -21,6 +21,7 @@ static const struct {
                {"tiles_codes.h", "tiles_codes.h", CUDA_GPU | CUDA_CPU},
                {"tiles_codes_hopper.h", "tiles_codes_hopper.h", CUDA_GPU | CUDA_CPU},
                {"rows.h", "rows.h", CUDA_GPU | CUDA_CPU},
+               {"noise.h", "noise.h", CUDA_GPU | CUDA_CPU},
                {"wire.h", "wire.h", CUDA_GPU | CUDA_CPU},
                {"kernels.h", "kernels.h", CUDA_GPU | CUDA_CPU},
                {"limits.h", "limits.h", CUDA_GPU | CUDA_CPU},

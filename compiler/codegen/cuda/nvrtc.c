@@ -83,9 +83,10 @@ static const char *remembered_version(struct context *context)
     size_t size;
     const char *text = cache_read(context, cache_named(context, "nvrtc.library"), &size), *lines[4] = {text};
     for (int i = 1; i < 4; i++) {
-        lines[i] = strchr(lines[i - 1], '\n');
-        if (!lines[i]++)
+        const char *end = strchr(lines[i - 1], '\n');
+        if (!end)
             return NULL;
+        lines[i] = end + 1;
     }
     const char *path = context_printf(context, "%.*s", (int)(lines[2] - lines[1] - 1), lines[1]);
     const char *status = status_text(context, path), *asked = request(context);
