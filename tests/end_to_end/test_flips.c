@@ -157,6 +157,7 @@ static void test_gpu_code(void)
     FILE *out = open_memstream(&text, &bytes);
     ir_print(&plan.ir, out);
     fclose(out);
+    plan_close(&plan);
     CU_ASSERT_FATAL(ir_parse(&ir, &plan_ir, text, error, sizeof error));
     add_gpu_code(&ir, sizeof code);
     CU_ASSERT_FATAL(plan_write(&ir, code, sizeof code, &written, &bytes));
@@ -173,7 +174,6 @@ static void test_gpu_code(void)
     free(image);
     free(written);
     free(text);
-    plan_close(&plan);
     free(given);
 }
 
