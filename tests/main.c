@@ -29,6 +29,7 @@
     S(routers)    \
     S(emulator)   \
     S(cuda)       \
+    S(fp8)        \
     S(planted)    \
     S(product)    \
     S(gpu_opens)  \

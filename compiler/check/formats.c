@@ -162,6 +162,28 @@ static bool check_wire_format(struct checker *checker, uint32_t format, struct s
     return false;
 }
 
+bool check_arithmetic(struct checker *checker, const struct mod_arg *arg, uint32_t rows, struct span place)
+{
+    struct diag *diag;
+    if (arg->axis_formats.count) {
+        diag = diag_error(checker->context, E0201, place, "`arithmetic` is one format");
+        diag_label(checker->context, diag, "rows are multiplied on one rank, across no axis");
+        return false;
+    }
+    if (arg->format == NONE)
+        return true;
+    const struct mod_format *row = ROW(checker->module, mod_format, arg->format);
+    if ((!row->block_cols && row->base == rows) ||
+        (row->base == dtype_fp8_e4m3 && row->block_rows == 1 && row->block_cols == 128))
+        return true;
+    diag = diag_error(checker->context, E0901, place, "rows cannot be multiplied as `%s` yet", format_name(checker, arg->format));
+    diag_label(checker->context, diag, "not built yet");
+    diag_help(checker->context, diag,
+              "what can: their own type, and `fp8_e4m3 { block: [1, 128], scale: f32 }` (or ue8m0) with weights of "
+              "`fp8_e4m3 { block: [128, 128], scale: f32 }`");
+    return false;
+}
+
 bool check_wire(struct checker *checker, const struct mod_cluster *cluster, const struct mod_arg *arg,
                 struct span place)
 {

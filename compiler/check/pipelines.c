@@ -258,6 +258,9 @@ static bool refuse_unbuilt(struct checker *checker, const struct mod_layer *laye
             const char *name = ir_text(checker->module, arg->name);
             if (!strcmp(name, "wire"))
                 check_wire(checker, cluster, arg, place_of(checker, argument_node(checker, stage, name)));
+            if (!strcmp(name, "arithmetic"))
+                check_arithmetic(checker, arg, ROW(checker->module, mod_value, stage->result)->dtype,
+                                 place_of(checker, argument_node(checker, stage, name)));
             if (!strcmp(name, "via") && strcmp(ir_text(checker->module, arg->choice), "direct") != 0 && cluster)
                 find_axis(checker, cluster, place_of(checker, argument_node(checker, stage, name)),
                           ir_text(checker->module, arg->choice));

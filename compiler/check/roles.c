@@ -56,12 +56,13 @@ static const struct role roles[] = {
       {"alpha", "f32"},
       {"limit", "f32"},
       {"b_gate_up", "f32[e, 2 * g]"},
-      {"b_down", "f32[e, h]"}},
+      {"b_down", "f32[e, h]"},
+      {"arithmetic", "format"}},
      {phase_up, phase_down}},
     {"plain_mlp",
      {{"x", "any[m, h]", TAKES_ROWS}, {"w_up", "any[e, g, h]", TAKES_PARAM}, {"w_down", "any[e, h, g]", TAKES_PARAM}},
      "any[m, h]",
-     {{"activation", "choice"}, {"b_up", "f32[e, g]"}, {"b_down", "f32[e, h]"}},
+     {{"activation", "choice"}, {"b_up", "f32[e, g]"}, {"b_down", "f32[e, h]"}, {"arithmetic", "format"}},
      {phase_up, phase_down}},
     {"combine",
      {{"y", "routed[m, h]", TAKES_ROUTED}, {"r", "routes[n]", TAKES_ROUTES}},
@@ -88,7 +89,7 @@ static const struct role roles[] = {
 /// Options that a declaration may leave out: their value is then the one that changes nothing.
 static bool is_optional(const char *option)
 {
-    static const char *const names[] = {"expert_tokens", "temperature", "seed", "b_gate_up", "b_up", "b_down"};
+    static const char *const names[] = {"expert_tokens", "temperature", "seed", "b_gate_up", "b_up", "b_down", "arithmetic"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], option))
             return true;

@@ -65,6 +65,9 @@ bool dims_equal(const struct dim *a, const struct dim *b);
 bool check_wire(struct checker *checker, const struct mod_cluster *cluster, const struct mod_arg *arg,
                 struct span place);
 const char *format_name(const struct checker *checker, uint32_t format);
+/// May rows of a type be multiplied in the format that an `arithmetic` option names?
+bool check_arithmetic(struct checker *checker, const struct mod_arg *arg, uint32_t rows, struct span place);
+
 /// Element types that may meet: equal, or f16 or bf16 with f32; block formats decode to whatever they meet.
 bool formats_meet(const struct checker *checker, uint32_t a, uint32_t b);
 

@@ -514,7 +514,7 @@ static void draft_up(struct writer *w, bool pool)
     const struct path *p = w->path;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
                      hidden = pool ? F_POOL_HIDDEN : F_HIDDEN;
-    draft_unpack(w, pool, pairs_of(w, pool) * (double)(p->width * dtype_bytes(p->a_dtype)));
+    draft_unpack(w, pool, pairs_of(w, pool) * (double)(p->width * dtype_bytes(p->a_elements)));
     launch(w, p->up_kernel, mlp_work(w, pool, p->plain ? 1 : 2));
     own(w, control, access_read);
     own(w, a, access_read);

@@ -38,14 +38,31 @@ static uint32_t copy_kernel(struct lowering *l, const struct path *p, uint32_t f
     return kernel_row(l, kernel);
 }
 
-/// Arrived rows: first what the dispatch's result is, then what the expert computes with.
+/// Rows of A, from `from` or from a format in blocks: of the type that the expert computes with, or coded for its arithmetic.
+static struct plan_kernel rows_kernel(const struct path *p, uint32_t from, uint32_t table)
+{
+    struct plan_kernel kernel = {.role = kernel_role_copy_rows, .n = {p->width, from, p->a_dtype, 0, 0, table}};
+    if (p->arithmetic) {
+        kernel.n[2] = p->arithmetic & 0xff;
+        kernel.n[3] = p->arithmetic >> 16;
+        kernel.n[4] = p->arithmetic >> 8 & 0xff;
+        kernel.n[7] = p->a_elements;
+    }
+    return kernel;
+}
+
+/// Arrived rows: first what the dispatch's result is, then what the expert computes with. Rows that travelled in the blocks
+/// that they are multiplied in stay what they are.
 static uint32_t unpack_kernel(struct lowering *l, const struct path *p, uint32_t number)
 {
     const struct plan_wire *wire = &p->wire.wires[number];
-    struct plan_kernel kernel = {
-        .role = kernel_role_copy_rows,
-        .n = {p->width, wire->dtype, p->a_dtype, wire->block, wire->scale, TABLES_UNPACK + number}};
-    if (wire->dtype != p->x_dtype && p->x_dtype != p->a_dtype && p->x_dtype != dtype_f32)
+    struct plan_kernel kernel = rows_kernel(p, wire->dtype, TABLES_UNPACK + number);
+    if (!p->arithmetic) {
+        kernel.n[3] = wire->block;
+        kernel.n[4] = wire->scale;
+    }
+    bool narrows = wire->dtype != p->x_dtype && p->x_dtype != dtype_f32;
+    if (narrows && (p->arithmetic ? !wire->block : p->x_dtype != p->a_dtype))
         kernel.n[6] = p->x_dtype;
     return kernel_row(l, kernel);
 }
@@ -57,7 +74,7 @@ static void make_wire_kernels(struct lowering *l, struct path *p)
         p->pack_kernel[i] = copy_kernel(l, p, p->x_dtype, wire->dtype, TABLES_PACK + i, wire);
         p->unpack_kernel[i] = unpack_kernel(l, p, i);
     }
-    p->own_kernel = p->own_apart ? copy_kernel(l, p, p->x_dtype, p->a_dtype, TABLE_OWN, NULL) : NONE;
+    p->own_kernel = p->own_apart ? kernel_row(l, rows_kernel(p, p->x_dtype, TABLE_OWN)) : NONE;
     for (uint32_t i = 0; i < p->reply.count; i++) {
         const struct plan_wire *wire = &p->reply.wires[i];
         p->reply_kernel[i] =
@@ -96,13 +113,14 @@ static void make_mlp(struct lowering *l, struct path *p)
     const struct plan_param *up = ROW(l->plan, plan_param, p->w_up), *down = ROW(l->plan, plan_param, p->w_down);
     struct plan_kernel kernel = {
         .role = kernel_role_mlp_up,
-        .unit_count = plan_panels(up),
+        .unit_count = plan_up_units(up, p->arithmetic >> 16),
         .n = {p->width, p->ffn, option_choice(l, p->expert, "activation", activation_words, activation_words_count),
               p->a_dtype, p->a_stride, p->hidden_stride, p->weighted_input,
               (p->b_up == NONE ? 0 : MLP_HAS_BIAS) | (p->plain ? MLP_PLAIN : 0)},
         .alpha = option_number(l, p->expert, "alpha", 1),
         .limit = option_number(l, p->expert, "limit", 0)};
     set_stored(&kernel, up);
+    kernel.n[11] = p->arithmetic;
     p->up_kernel = kernel_row(l, kernel);
     kernel = (struct plan_kernel){
         .role = kernel_role_mlp_down,
@@ -110,6 +128,7 @@ static void make_mlp(struct lowering *l, struct path *p)
         .n = {p->ffn, p->width, p->a_dtype, p->y_dtype, p->hidden_stride, p->acc_stride, p->weighted_input,
               p->b_down == NONE ? 0 : MLP_HAS_BIAS}};
     set_stored(&kernel, down);
+    kernel.n[11] = p->arithmetic;
     p->down_kernel = kernel_row(l, kernel);
 }
 
@@ -175,7 +194,7 @@ void make_kernels(struct lowering *l, struct path *p)
     int64_t x_bytes = p->width * dtype_bytes(p->x_dtype), y_bytes = p->width * dtype_bytes(p->y_dtype);
     struct plan_kernel kernel = {.role = kernel_role_dense, .n = {p->a_stride, x_bytes, y_bytes, p->experts}};
     p->dense_kernel = kernel_row(l, kernel);
-    p->unpack_kernel[0] = copy_kernel(l, p, p->x_dtype, p->a_dtype, TABLES_UNPACK, NULL);
+    p->unpack_kernel[0] = kernel_row(l, rows_kernel(p, p->x_dtype, TABLES_UNPACK));
     p->wire.count = 1;
 }
 

@@ -157,6 +157,12 @@ static void read_formats(struct lowering *l, struct path *p)
     p->staged = false;
     for (uint32_t i = 0; i < p->reply.count; i++)
         p->staged = p->staged || (is_answer_format(l, p, i) && !wire_is_plain(&p->reply.wires[i], p->y_dtype));
+    for (uint32_t i = 0; i < p->wire.count && p->arithmetic; i++) {
+        const struct plan_wire *wire = &p->wire.wires[i];
+        if (wire->block && moe_wire_code(wire->dtype, wire->block, wire->scale) != p->arithmetic)
+            lower_refuse(l, E0901, p->expert, "arithmetic",
+                         "rows that travel in other blocks than they are multiplied in are not built yet");
+    }
 }
 
 /// Ranks at one position of an axis and of those around it; 0 where two hops would be one: `direct`, a single node, or
@@ -236,6 +242,36 @@ static uint32_t computed_with(const struct plan_param *weights)
     return dtype_quantised(weights->dtype) ? weights->operand : weights->dtype;
 }
 
+/// How rows are multiplied, and what holds them: their own type, or E4M3 blocks, which must be those of the weights along k.
+static void read_arithmetic(struct lowering *l, struct path *p, const struct plan_param *up, const struct plan_param *down)
+{
+    const struct mod_arg *arg = stage_arg(l->module, lower_stage(l, p->expert), "arithmetic");
+    bool cuda = l->pipeline->target == target_cuda, fit = true;
+    p->a_elements = p->a_dtype;
+    if (!arg || arg->format == NONE || !ROW(l->module, mod_format, arg->format)->block_cols)
+        return;
+    struct plan_wire blocks = wire_of(l, arg->format);
+    const struct plan_param *both[] = {up, down};
+    for (int i = 0; i < 2; i++)
+        fit = fit && both[i]->dtype == dtype_fp8_e4m3 && both[i]->block_cols == blocks.block &&
+              (!cuda || both[i]->scale_run == 64);
+    if (!fit || p->a_dtype == dtype_f32)
+        lower_refuse(l, E0901, p->expert, "arithmetic",
+                     p->a_dtype == dtype_f32 ? "f32 rows in FP8 arithmetic are not built yet"
+                                             : "FP8 arithmetic with other weights than `fp8_e4m3 { block: [128, 128], scale: f32 }` "
+                                               "is not built yet");
+    p->arithmetic = moe_wire_code(blocks.dtype, blocks.block, blocks.scale);
+    p->a_elements = cuda ? dtype_fp8_e4m3 : p->a_dtype; // on the CPU the numbers that the codes are, which are exact
+}
+
+/// Bytes between rows to multiply.
+static int64_t row_stride(const struct path *p, int64_t width)
+{
+    int64_t element = dtype_bytes(p->a_elements);
+    return p->arithmetic ? moe_row_stride(moe_coded_row_bytes(width, element, p->arithmetic >> 16), 1)
+                         : moe_row_stride(width, element);
+}
+
 static void read_mlp(struct lowering *l, struct path *p)
 {
     const struct mod_stage *expert = lower_stage(l, p->expert);
@@ -249,8 +285,9 @@ static void read_mlp(struct lowering *l, struct path *p)
     p->ffn = down->cols;
     p->a_dtype = computed_with(up);
     p->y_dtype = ROW(l->module, mod_value, expert->result)->dtype;
-    p->a_stride = moe_row_stride(p->width, dtype_bytes(p->a_dtype));
-    p->hidden_stride = moe_row_stride(p->ffn, dtype_bytes(p->a_dtype));
+    read_arithmetic(l, p, up, down);
+    p->a_stride = row_stride(p, p->width);
+    p->hidden_stride = row_stride(p, p->ffn);
     p->acc_stride = round_up(p->width, down->layout == layout_panels ? down->panel : 1) * 4;
     if (computed_with(down) != p->a_dtype)
         lower_refuse(l, E0901, p->expert, NULL, "experts that compute with two element types are not built yet");
@@ -294,7 +331,7 @@ static uint32_t add_family(struct lowering *l, struct family family, const char 
 
 static void describe_mlp(const struct path *p, struct family *f)
 {
-    f[F_A].dtype = f[F_HIDDEN].dtype = p->a_dtype;
+    f[F_A].dtype = f[F_HIDDEN].dtype = p->a_elements;
     f[F_A].row_bytes = p->a_stride;
     f[F_HIDDEN].row_bytes = p->hidden_stride;
     f[F_ACC].dtype = dtype_f32;
@@ -372,9 +409,9 @@ static void add_path_families(struct lowering *l, uint32_t number)
     struct family *f = l->families + p->first_family;
     if (p->dense)
         return;
-    f[F_POOL_A].dtype = p->a_dtype;
+    f[F_POOL_A].dtype = p->a_elements;
     f[F_POOL_A].row_bytes = p->a_stride;
-    f[F_POOL_HIDDEN].dtype = p->a_dtype;
+    f[F_POOL_HIDDEN].dtype = p->a_elements;
     f[F_POOL_HIDDEN].row_bytes = p->hidden_stride;
     f[F_POOL_ACC].dtype = dtype_f32;
     f[F_POOL_ACC].row_bytes = p->acc_stride;

@@ -44,6 +44,8 @@ struct path {
     uint32_t route, dispatch, expert, combine;
     int64_t width, ffn, experts, choices; // experts: of the router; dense: that every token takes
     enum dtype x_dtype, a_dtype, y_dtype;
+    int64_t arithmetic;          // format (moe_wire_code) that rows are multiplied in; 0: a_dtype
+    enum dtype a_elements;       // of rows of A and of hidden ones: a_dtype, or what holds their codes
     struct wire_set wire, reply; // of the dispatch and of the combine
     bool own_apart;              // own rows, which never take a wire format, have a table of their own
     uint32_t handed;             // with relays: the format in which replies are handed to them

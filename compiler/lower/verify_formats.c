@@ -22,6 +22,7 @@ struct dispatch_state {
 struct formats {
     const struct verifier *v;
     struct dispatch_state *states; // by exchange of the variant
+    int64_t *rows;                 // by buffer: control whose rows to multiply are in a format; 0: in none
     uint32_t *writer;              // by buffer of the variant: instruction that filled it as control, NONE: none
 };
 
@@ -74,6 +75,23 @@ static bool is_side(const int64_t *n, int64_t dtype, const struct plan_wire *wir
 static bool wrong_format(const struct formats *f, uint32_t event)
 {
     return verify_fail(f->v, "%s converts rows of another format than they have", event_text(f->v, event));
+}
+
+/// The format of the rows to multiply that a control tells of.
+static int64_t *rows_of(const struct formats *f, const struct plan_instr *instr, uint32_t arg)
+{
+    return &f->rows[writer_of(f, instr, arg) - f->writer];
+}
+
+/// Every conversion to rows of A that one control tells of gives them the same format.
+static bool see_rows(const struct formats *f, uint32_t event, const struct plan_instr *instr)
+{
+    const int64_t *n = kernel_of(f, instr)->n;
+    int64_t *rows = rows_of(f, instr, COPY_CONTROL);
+    int64_t own = n[7] ? moe_wire_code((uint32_t)n[2], (uint32_t)n[3], (uint32_t)n[4]) : 0;
+    bool same = *rows < 0 || *rows == own;
+    *rows = own;
+    return same || wrong_format(f, event);
 }
 
 /// The combine that answers a dispatch; where the instruction is about one chunk, that.
@@ -142,7 +160,7 @@ static bool see_copy(const struct formats *f, uint32_t event, const struct plan_
     const int64_t *n = kernel_of(f, instr)->n;
     uint32_t role = kernel_of(f, filler)->role, table = (uint32_t)n[5];
     if (role == kernel_role_dense)
-        return true;
+        return see_rows(f, event, instr);
     const struct plan_exchange *e = exchange_row(f, filler->exchange);
     struct dispatch_state *state = state_of(f, instr->exchange != NONE ? instr->exchange : filler->exchange);
     bool fanned = role == kernel_role_fan_out;
@@ -152,7 +170,7 @@ static bool see_copy(const struct formats *f, uint32_t event, const struct plan_
     uint32_t number = reply ? table - TABLES_REPLY : table;
     if (fanned && table == TABLE_OWN) {
         state->unpacked |= 1u << TABLE_OWN;
-        return true;
+        return see_rows(f, event, instr);
     }
     if (!carrier || number >= carrier->wires.count)
         return verify_fail(f->v, "%s works through a table that no format has", event_text(f->v, event));
@@ -162,7 +180,7 @@ static bool see_copy(const struct formats *f, uint32_t event, const struct plan_
     if (reply && !state->summed)
         return verify_fail(f->v, "%s packs sums that are not made yet", event_text(f->v, event));
     *(reply ? &state->replied : fanned ? &state->unpacked : &state->packed) |= 1u << number;
-    return true;
+    return !fanned || reply || see_rows(f, event, instr);
 }
 
 /// Tables of an exchange's formats, one bit each; of those that differ from `plain` only, where that is a type.
@@ -179,6 +197,8 @@ static uint32_t tables_of(const struct formats *f, const struct plan_exchange *e
 static bool see_up(const struct formats *f, uint32_t event, const struct plan_instr *instr)
 {
     uint32_t by = *writer_of(f, instr, UP_PAIRS);
+    if (by != NONE && *rows_of(f, instr, UP_PAIRS) >= 0 && *rows_of(f, instr, UP_PAIRS) != kernel_of(f, instr)->n[11])
+        return wrong_format(f, event);
     if (by == NONE || kernel_of(f, ROW(f->v->plan, plan_instr, by))->role != kernel_role_fan_out)
         return true;
     const struct plan_instr *fan = ROW(f->v->plan, plan_instr, by);
@@ -190,9 +210,12 @@ static bool see_up(const struct formats *f, uint32_t event, const struct plan_in
            verify_fail(f->v, "%s computes with rows that are not unpacked", event_text(f->v, event));
 }
 
-static bool see_down(const struct formats *f, const struct plan_instr *instr)
+/// Hidden rows have the format of the rows that they came from.
+static bool see_down(const struct formats *f, uint32_t event, const struct plan_instr *instr)
 {
     uint32_t by = *writer_of(f, instr, DOWN_PAIRS);
+    if (by != NONE && *rows_of(f, instr, DOWN_PAIRS) >= 0 && *rows_of(f, instr, DOWN_PAIRS) != kernel_of(f, instr)->n[11])
+        return wrong_format(f, event);
     if (by == NONE || kernel_of(f, ROW(f->v->plan, plan_instr, by))->role != kernel_role_fan_out)
         return true;
     struct dispatch_state *state = run_state(f, ROW(f->v->plan, plan_instr, by));
@@ -328,13 +351,14 @@ static bool see_launch(const struct formats *f, uint32_t event, const struct pla
     case kernel_role_mlp_up:
         return see_up(f, event, instr);
     case kernel_role_mlp_down:
-        return see_down(f, instr);
+        return see_down(f, event, instr);
     case kernel_role_merge:
         return see_merge(f, event, instr);
     default:
         return true;
     }
     *writer_of(f, instr, control[role]) = f->v->events[event].instr;
+    *rows_of(f, instr, control[role]) = -1; // not known before they are unpacked
     return true;
 }
 
@@ -344,6 +368,7 @@ bool verify_formats(struct verifier *v)
     uint32_t buffers = v->variant->buffers.count;
     f.states = context_alloc(v->context, ((size_t)v->variant->exchanges.count + 1) * MOE_MAX_CHUNKS * sizeof *f.states);
     f.writer = context_alloc(v->context, (buffers + 1) * sizeof *f.writer);
+    f.rows = context_alloc(v->context, (buffers + 1) * sizeof *f.rows);
     for (uint32_t b = 0; b < buffers; b++)
         f.writer[b] = NONE;
     for (uint32_t i = 0; i < v->event_count; i++) {

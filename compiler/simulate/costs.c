@@ -372,7 +372,10 @@ static double tile_flops(const struct formula *f, enum phase phase, double flops
         return 0;
     bool codes = dtype_quantised(ROW(m->module, mod_format, matrix->format)->base);
     uint32_t operand = ROW(m->module, mod_value, value_arg(m, f->stage, 0)->value)->dtype;
-    struct cuda_tile tile = cuda_tile_of(chip, phase == phase_up && stage_arg(m->module, f->stage, "w_gate_up"), operand, codes);
+    const struct mod_arg *arithmetic = stage_arg(m->module, f->stage, "arithmetic");
+    bool fp8 = arithmetic && arithmetic->format != NONE && ROW(m->module, mod_format, arithmetic->format)->block_cols > 0;
+    struct cuda_tile tile =
+        cuda_tile_of(chip, phase == phase_up && stage_arg(m->module, f->stage, "w_gate_up"), operand, codes, fp8);
     double high = ceil(rows / experts / (double)tile.rows), wide = ceil((double)matrix->dims[1] / (double)tile.features);
     double turns = ceil(experts * high * wide / sms);
     return turns * sms * 2 * (double)tile.rows * (double)tile.features * (double)matrix->dims[2] - flops;

@@ -92,10 +92,13 @@ struct moe_pairs_head {
 // bin_round  p: ids, weights, x (slice), bins control (read), pool send slots, round control
 //            n: as bin; unit one; instr.exchange: the pool dispatch; inside its rounds..end
 // copy_rows  p: control (it begins with tables)
-//            n: width, source dtype, destination dtype, block, scale type, table, dtype in between; unit rows
+//            n: width, source dtype, destination dtype, block, scale type, table, dtype in between, dtype of coded
+//               elements; unit rows
 //            instr.exchange, where it packs the rows of one chunk of a dispatch: that chunk
 //            One side at most is in blocks: codes, then scales. Values are rounded to the dtype in between first, when
 //            it is given: a dispatch's result has its own type, whatever carried it and whatever reads it.
+//            n[7]: the result is rows to multiply (moe_coded_row_bytes), elements of this dtype; the source may then be in
+//            the same blocks, whose codes are taken as they are.
 // fan_out    p: bins control, arrived slots, pairs control, A, reply send slots, own y rows, x (slice),
 //               staging rows (only where replies travel in another format than y's: sums lie there until packed),
 //               arrived slots of the part's waves 0, 1, ... before this one (last; base dispatches)
@@ -106,12 +109,15 @@ struct moe_pairs_head {
 // mlp_up     p: pairs control, A, weights, hidden activations; then the biases f32 (packed like weights of one column),
 //               where n[7] says there are
 //            n: H, F, activation, dtype, A row bytes, hidden row bytes, 1: times the pair's weight before the activation,
-//               MLP_* bits; quantised weights: their dtype, columns and scales of a block (plan_param); else 0
-//            unit fixed, unit_count panels per local expert: unit u is local expert u / panels, panel u % panels
+//               MLP_* bits; quantised weights: their dtype, columns and scales of a block (plan_param); else 0;
+//               n[11]: the format (moe_wire_code) of the rows of A and of the hidden activations, which are coded
+//               rows then, rounded to the dtype first and to the format behind it; 0: they are of the dtype
+//            unit fixed, unit_count panels per local expert: unit u is local expert u / panels, panel u % panels; with n[11]
+//            a unit is a block of hidden features
 // mlp_down   p: pairs control, hidden activations, weights, accumulator f32[rows, round_up(H, panel)]
 //            n: F, H, dtype of weights and hidden, dtype of the result, hidden row bytes, accumulator row bytes,
 //               1: without the pair's weight (mlp_up has it), MLP_HAS_BIAS: the biases follow the accumulator;
-//               quantised weights as mlp_up
+//               quantised weights and n[11] as mlp_up
 //            unit fixed: column panels; every unit zeroes, accumulates (ascending expert) and stores its own columns
 // merge      p: bins control, y (slice) or the sum so far f32[B, H], the sum that it adds to (where n[3] is 1); sums are
 //               slices where it merges one chunk
@@ -240,6 +246,18 @@ static inline int64_t moe_sums_bytes(int64_t sums, int64_t parts, int64_t packed
 static inline int64_t moe_rows_bytes(int64_t rows) // round control
 {
     return 256 + rows * 16;
+}
+
+/// Coded rows, which are multiplied as codes with scales: the codes as elements of some bytes each (codes, or the numbers
+/// that they are), and behind them, so many bytes from the row's start, an f32 scale for each block.
+static inline int64_t moe_codes_bytes(int64_t width, int64_t element_bytes)
+{
+    return (width + 63) / 64 * 64 * element_bytes;
+}
+
+static inline int64_t moe_coded_row_bytes(int64_t width, int64_t element_bytes, int64_t block)
+{
+    return moe_codes_bytes(width, element_bytes) + (block > 0 ? (width + block - 1) / block * 4 : 0);
 }
 
 /// Bytes between rows of A and of the hidden activations: padded against 4096-byte aliasing, whole cache lines.

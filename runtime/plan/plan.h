@@ -65,6 +65,13 @@ static inline int64_t plan_panel_codes(const struct plan_param *param)
     return plan_round_up(param->cols, param->group) * param->panel * dtype_bits(param->dtype) / 8;
 }
 
+/// Units of work per expert of mlp_up: panels, or with coded hidden rows the blocks of its output features.
+static inline int64_t plan_up_units(const struct plan_param *param, int64_t block)
+{
+    int64_t features = param->halves ? param->rows / 2 : param->rows;
+    return block > 0 ? (features + block - 1) / block : plan_panels(param);
+}
+
 static inline int64_t plan_scale_bytes(const struct plan_param *param) // of one packed scale: f32, or a power of two
 {
     return param->dtype == dtype_mxfp4 ? 1 : 4;

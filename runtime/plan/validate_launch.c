@@ -455,10 +455,12 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
     return true;
 }
 
-/// A row of `copy_rows` on one side: in blocks where the format has them.
-static int64_t side_bytes(const int64_t *n, int64_t dtype)
+/// A row of `copy_rows` on one side: in blocks where the format has them; the result coded, to be multiplied.
+static int64_t side_bytes(const int64_t *n, int64_t dtype, bool coded)
 {
     bool blocks = dtype == dtype_fp8_e4m3;
+    if (coded)
+        return moe_coded_row_bytes(n[0], dtype_bytes((uint32_t)n[7]), n[3]);
     return moe_wire_bytes((uint32_t)dtype, n[0], blocks ? n[3] : 0, (uint32_t)n[4]);
 }
 
@@ -470,8 +472,8 @@ static bool check_copy_rows(const struct usage *u, const int64_t *n)
     return (u->control != CONTROL_SUMS || n[5] >= TABLES_REPLY) && // the first has no sources
            in_range(n[0], 0, MOE_MAX_WIDTH) && in_range(n[1], 0, dtype_words_count - 1) &&
            in_range(n[2], 0, dtype_words_count - 1) && in_range(n[3], 0, MOE_MAX_WIDTH) &&
-           in_range(n[4], 0, scale_type_words_count - 1) && in_range(n[5], 0, tables - 1) &&
-           side_bytes(n, n[1]) <= u->src_bytes[n[5]] && side_bytes(n, n[2]) <= u->dst_bytes[n[5]];
+           in_range(n[4], 0, scale_type_words_count - 1) && in_range(n[5], 0, tables - 1) && in_range(n[7], 0, dtype_words_count - 1) &&
+           side_bytes(n, n[1], false) <= u->src_bytes[n[5]] && side_bytes(n, n[2], n[7] != 0) <= u->dst_bytes[n[5]];
 }
 
 /// A reply in any of the combine's formats lies whole in its record, and the kernel knows the mark of its address.
@@ -523,7 +525,8 @@ static bool check_matrix(const struct walk *w, const struct plan_kernel *k, cons
         return true;
     const struct plan_param *p = ROW(w->c->ir, plan_param, b->param);
     bool in_panels = stored || p->layout == layout_panels; // biases in rows are read where they are needed
-    if ((in_panels && k->unit_count != plan_panels(p)) || p->rows != rows || p->cols != cols)
+    int64_t block = k->role == kernel_role_mlp_up ? k->n[11] >> 16 : 0;
+    if ((in_panels && k->unit_count != plan_up_units(p, block)) || p->rows != rows || p->cols != cols)
         return instr_fail(w, "its weights are of another size than its kernel");
     bool same = p->dtype == dtype;
     if (stored && stored[0])

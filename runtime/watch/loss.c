@@ -11,7 +11,7 @@ enum { AT_ONCE = 64 }; // elements, a divisor of every block
 bool loss_concerns(const struct plan_kernel *kernel, enum loss_kind *kind)
 {
     *kind = kernel->n[5] >= TABLES_REPLY ? LOSS_COMBINE : LOSS_DISPATCH;
-    return kernel->role == kernel_role_copy_rows && kernel->n[2] == dtype_fp8_e4m3 && kernel->n[3] > 0;
+    return kernel->role == kernel_role_copy_rows && kernel->n[2] == dtype_fp8_e4m3 && kernel->n[3] > 0 && !kernel->n[7];
 }
 
 static float scale_of(const struct plan_kernel *kernel, const uint8_t *row, int64_t block)

@@ -8,7 +8,8 @@
 //   x --- src[row] ---> registers --- maximum ---> factor ---> 16 codes a store, a scale a block --- dst[row] ---> slot
 //
 // Constants from the compiler: WIDTH, SOURCE, RESULT, BLOCK and SCALE_TYPE (of the side in blocks), TABLE (of the control),
-// BETWEEN (rounded to on the way, or none); THREADS, SHARED_BYTES.
+// BETWEEN (rounded to on the way, or none), MULTIPLIED (type of the codes of rows for FP8 arithmetic, or none); THREADS,
+// SHARED_BYTES.
 #include "wire.h"
 
 constexpr bool IN_BLOCKS = SOURCE == dtype_fp8_e4m3;
@@ -17,8 +18,10 @@ constexpr int64_t FORMAT = SOURCE | (IN_BLOCKS ? (int64_t)SCALE_TYPE << 8 | (int
 /// One row, in one warp.
 template <int TO> GPU_INLINE void copy_row(char *to, const char *from)
 {
-    if constexpr (TO == dtype_fp8_e4m3) {
-        pack_row<SOURCE, BLOCK, SCALE_TYPE, WIDTH>(to, from);
+    if constexpr (TO == dtype_fp8_e4m3 && IN_BLOCKS) {
+        copy_codes_of_row<BLOCK, SCALE_TYPE, WIDTH>(to, from);
+    } else if constexpr (TO == dtype_fp8_e4m3) {
+        pack_row<SOURCE, BLOCK, SCALE_TYPE, WIDTH, BETWEEN, MULTIPLIED != dtype_none>(to, from);
     } else if constexpr (SOURCE == TO) {
         each_column<WIDTH>([&](int64_t column) {
             GPU_UNROLL for (int64_t at = bytes_of(TO, column); at < bytes_of(TO, column + VECTOR); at += 16)

@@ -18,6 +18,8 @@
 //   void load_matrices(r, row)            four 8x8 matrices of 16-bit elements; lane 8 i + j gives row j of matrix i,
 //                                         r[i] are elements 2 (lane % 4) and + 1 of row lane / 4 of matrix i (ldmatrix)
 //   void multiply<HALF>(d, a, b0, b1)     d += A B, A 16x16, B 16x8, in mma.sync.m16n8k16 fragments; bf16, or f16
+//   void multiply_codes(d, a, b0, b1)     the same of E4M3 codes, A 16x32, B 32x8, in fragments of mma.sync.m16n8k32, which are
+//                                         those of m16n8k16 with four codes in the place of two elements; from sm_89 on
 //   float fma(a, b, c)                    one rounding
 //   float square_root(x)                  to nearest
 //   uint32_t bf16_pair(low, high)         rounded to nearest even, packed

@@ -127,6 +127,12 @@ template <bool HALF> GPU_INLINE void multiply(float (&d)[4], const uint32_t (&a)
     host_warp(HALF ? HOST_MULTIPLY_F16 : HOST_MULTIPLY_BF16, &product);
 }
 
+GPU_INLINE void multiply_codes(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    host_multiply_lane product = {d, a, {b0, b1}};
+    host_warp(HOST_MULTIPLY_E4M3, &product);
+}
+
 GPU_INLINE float fma(float a, float b, float c)
 {
     return __builtin_fmaf(a, b, c);

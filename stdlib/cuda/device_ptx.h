@@ -92,6 +92,14 @@ template <bool HALF> GPU_INLINE void multiply(float (&d)[4], const uint32_t (&a)
         GPU_MULTIPLY("bf16");
 }
 
+GPU_INLINE void multiply_codes(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 GPU_INLINE float fma(float a, float b, float c)
 {
     return __fmaf_rn(a, b, c);

@@ -27,6 +27,8 @@
 //   void multiply_group<HALF, N>(d, a, b, d = A B^T, d += A B^T when `add`: A 64 rows, B N rows, 32, 64 or 128, k 16 of bf16, or
 //        add)                             f16. Warp w of the four has rows 16 w .. 16 w + 15; d[n][i], n < N / 8, as `multiply` has
 //                                         them, columns from 8 n
+//   void multiply_group_codes<N>(d, a, b, the same of E4M3 codes, N 32 or 64, k 32: as many bytes
+//        add)
 //   void multiply_commit()                products since the last commit are a group
 //   void multiply_wait<N>()               all but this thread's last N groups are done: its sums may be read, and what its
 //                                         warp's part of the products read may be overwritten

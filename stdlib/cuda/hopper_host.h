@@ -90,7 +90,14 @@ template <int BLOCKS> GPU_INLINE void multiply_end(float (&)[BLOCKS][4])
 template <bool HALF, int N, int BLOCKS> GPU_INLINE void multiply_group(float (&d)[BLOCKS][4], Matrix a, Matrix b, bool add)
 {
     static_assert(N <= 8 * BLOCKS, "sums for all columns");
-    host_group_lane product = {d[0], N, a, b, add, HALF};
+    host_group_lane product = {d[0], N, a, b, add, HALF ? HOST_F16 : HOST_BF16};
+    host_multiply_group(&product);
+}
+
+template <int N, int BLOCKS> GPU_INLINE void multiply_group_codes(float (&d)[BLOCKS][4], Matrix a, Matrix b, bool add)
+{
+    static_assert(N <= 8 * BLOCKS, "sums for all columns");
+    host_group_lane product = {d[0], N, a, b, add, HOST_E4M3};
     host_multiply_group(&product);
 }
 

@@ -113,35 +113,45 @@ template <int BLOCKS> GPU_INLINE void multiply_end(float (&d)[BLOCKS][4])
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define GPU_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define GPU_MULTIPLY_GROUP(n, types, names, a_name, b_name, add_name, ...)                                              \
+#define GPU_MULTIPLY_GROUP(n, types, after, names, a_name, b_name, add_name, ...)                                              \
     asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_name ", 0;\n\t"                                           \
-                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." types " {" names "}, " a_name ", " b_name              \
-                 ", p, 1, 1, 0, 0;\n\t}"                                                                              \
+                 "wgmma.mma_async.sync.aligned.m64n" n types " {" names "}, " a_name ", " b_name ", p, 1, 1" after      \
+                 ";\n\t}"                                                                                             \
                  : __VA_ARGS__                                                                                        \
                  : "l"(a), "l"(b), "r"((int)add))
+#define GPU_K_MAJOR ", 0, 0" // both matrices; those of codes are never anything else
 #define GPU_MULTIPLY_GROUP_128(types)                                                                                 \
-    GPU_MULTIPLY_GROUP("128", types, GPU_NAMES_64, "%64", "%65", "%66", GPU_SUMS_16(0), GPU_SUMS_16(4), GPU_SUMS_16(8),   \
+    GPU_MULTIPLY_GROUP("128", types, GPU_K_MAJOR, GPU_NAMES_64, "%64", "%65", "%66", GPU_SUMS_16(0), GPU_SUMS_16(4), GPU_SUMS_16(8),   \
                        GPU_SUMS_16(12))
-#define GPU_MULTIPLY_GROUP_64(types) \
-    GPU_MULTIPLY_GROUP("64", types, GPU_NAMES_32, "%32", "%33", "%34", GPU_SUMS_16(0), GPU_SUMS_16(4))
-#define GPU_MULTIPLY_GROUP_32(types) \
-    GPU_MULTIPLY_GROUP("32", types, GPU_NAMES_16, "%16", "%17", "%18", GPU_SUMS_16(0))
+#define GPU_MULTIPLY_GROUP_64(types, after) \
+    GPU_MULTIPLY_GROUP("64", types, after, GPU_NAMES_32, "%32", "%33", "%34", GPU_SUMS_16(0), GPU_SUMS_16(4))
+#define GPU_MULTIPLY_GROUP_32(types, after) \
+    GPU_MULTIPLY_GROUP("32", types, after, GPU_NAMES_16, "%16", "%17", "%18", GPU_SUMS_16(0))
 
 template <bool HALF, int N, int BLOCKS> GPU_INLINE void multiply_group(float (&d)[BLOCKS][4], Matrix a, Matrix b, bool add)
 {
     static_assert((N == 128 || N == 64 || N == 32) && N <= 8 * BLOCKS, "no such product is used");
     if constexpr (N == 128 && HALF)
-        GPU_MULTIPLY_GROUP_128("f16.f16");
+        GPU_MULTIPLY_GROUP_128("k16.f32.f16.f16");
     else if constexpr (N == 128)
-        GPU_MULTIPLY_GROUP_128("bf16.bf16");
+        GPU_MULTIPLY_GROUP_128("k16.f32.bf16.bf16");
     else if constexpr (N == 64 && HALF)
-        GPU_MULTIPLY_GROUP_64("f16.f16");
+        GPU_MULTIPLY_GROUP_64("k16.f32.f16.f16", GPU_K_MAJOR);
     else if constexpr (N == 64)
-        GPU_MULTIPLY_GROUP_64("bf16.bf16");
+        GPU_MULTIPLY_GROUP_64("k16.f32.bf16.bf16", GPU_K_MAJOR);
     else if constexpr (HALF)
-        GPU_MULTIPLY_GROUP_32("f16.f16");
+        GPU_MULTIPLY_GROUP_32("k16.f32.f16.f16", GPU_K_MAJOR);
     else
-        GPU_MULTIPLY_GROUP_32("bf16.bf16");
+        GPU_MULTIPLY_GROUP_32("k16.f32.bf16.bf16", GPU_K_MAJOR);
+}
+
+template <int N, int BLOCKS> GPU_INLINE void multiply_group_codes(float (&d)[BLOCKS][4], Matrix a, Matrix b, bool add)
+{
+    static_assert((N == 64 || N == 32) && N <= 8 * BLOCKS, "no such product is used");
+    if constexpr (N == 64)
+        GPU_MULTIPLY_GROUP_64("k32.f32.e4m3.e4m3", "");
+    else
+        GPU_MULTIPLY_GROUP_32("k32.f32.e4m3.e4m3", "");
 }
 
 } // namespace gpu

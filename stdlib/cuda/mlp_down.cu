@@ -14,13 +14,13 @@
 // the rows are cut depends on the number of blocks and changes no bit.
 //
 // Constants from the compiler: FFN, WIDTH, DTYPE, RESULT, HIDDEN_STRIDE, ACC_STRIDE, UNWEIGHTED, FORM, WEIGHT_BYTES and
-// BIAS_BYTES (of an expert), those of codes.h; THREADS, RESIDENT, BLOCK_M, COLUMNS (of an item), PANEL (of a unit of work),
+// BIAS_BYTES (of an expert), those of codes.h and fp8.h; THREADS, RESIDENT, BLOCK_M, COLUMNS (of an item), PANEL (of a unit of work),
 // STAGES, SHARED_BYTES. On sm_90a the product is tiles_hopper.h's, each of its teams has half of the columns to itself, and
 // threads that copy go through the items with them.
 #if GPU_MAPS
-#include "tiles_codes_hopper.h"
+#include "tiles_fp8_hopper.h"
 #else
-#include "tiles_codes.h"
+#include "tiles_fp8.h"
 #endif
 
 constexpr bool HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
@@ -37,13 +37,13 @@ GPU_INLINE int64_t item_columns(int64_t)
 {
     return COLUMNS;
 }
-constexpr int MS = BLOCK_M / 2 / 16, NS = COLUMNS / 2 / 8; // a warp's part
+constexpr int MS = BLOCK_M / 2 / 16, NS = COLUMNS / COLUMN_WARPS / 8; // a warp's part
 using TileSums = Sums<MS, NS>;
 #endif
 
-/// Panels of columns and a range of rows.
+/// Panels of columns and a range of rows. Numbers of 32 bits: a thread keeps them beside the sums.
 struct Item {
-    int64_t column, column_end, team_columns, row, row_end;
+    int column, column_end, team_columns, row, row_end;
 };
 
 /// The first of an expert's pairs [from, to) whose row is not below `row`.
@@ -93,7 +93,7 @@ struct alignas(8) Two {
 
 /// Adds a thread's part of a tile, whose first pair is `first`, to the accumulator. Its columns begin at `column` of the
 /// item. `bias`: the expert's.
-GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &item, int64_t first, int64_t rows,
+GPU_INLINE void add(const struct moe_pairs_head *pairs, char *acc, const Item &item, int64_t first, int rows,
                     const TileSums &sums, int column, const float *bias)
 {
     GPU_UNROLL for (int m = 0; m < MS; m++)
@@ -126,9 +126,19 @@ GPU_INLINE Rows weight_rows(const char *weights, int64_t column, int columns)
     return {{{at, left < columns ? (int)left : columns}, {at, 0}}, ROW_STRIDE, columns};
 }
 
+/// In FP8 arithmetic: what a thread scales with, the second half of whose columns lies `apart` further.
+GPU_INLINE Factors factors_of(const Launch &args, const Item &item, const char *weights, int64_t first, int rows, int column,
+                              int apart)
+{
+    const char *row_scales = (const char *)args.k.p[DOWN_HIDDEN] + first * HIDDEN_STRIDE + codes_bytes(FFN);
+    const int64_t at = item.column + column;
+    return {row_scales, rows, weight_factors(weights, WIDTH, FFN, at), HIDDEN_STRIDE, apart * 4,
+            at + apart < WIDTH ? 2 : at < WIDTH};
+}
+
 /// The product of `rows` pairs, and where its columns begin for this thread.
 template <class Pipe>
-GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Item &item, int64_t expert, int64_t first, int64_t rows)
+GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Item &item, int expert, int64_t first, int rows)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
     const char *weights = (const char *)args.k.p[DOWN_W] + (pairs->first_expert + expert) * WEIGHT_BYTES;
@@ -136,7 +146,11 @@ GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Ite
     const int column = (int)(team() * item.team_columns);
     const Left a = {&args.maps[0], first, rows};
     const int64_t at = item.column + column;
-    if constexpr (CODES == dtype_none)
+    if constexpr (CODED)
+        multiply_coded(pipe, sums, a,
+                       {&args.maps[1], item.column, pairs->first_expert + expert, false, item.team_columns == NARROW},
+                       factors_of(args, item, weights, first, rows, column, BOX_ROWS), FFN);
+    else if constexpr (!EXPANDED)
         multiply(pipe, sums, a, {&args.maps[1], item.column, pairs->first_expert + expert, false, item.team_columns == NARROW}, FFN);
     else
         multiply_weights(pipe, sums, a,
@@ -145,17 +159,21 @@ GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Ite
                          FFN);
 #else
     const char *a_rows = (const char *)args.k.p[DOWN_HIDDEN] + first * HIDDEN_STRIDE;
-    const Rows a = {{{a_rows, (int)rows}, {a_rows, 0}}, HIDDEN_STRIDE, BLOCK_M};
-    const int column = gpu::warp() % 2 * (COLUMNS / 2);
-    multiply_weights<BLOCK_M, COLUMNS, STAGES>(sums, a, weight_rows(weights, item.column, COLUMNS),
-                                               scales_of(weights, WIDTH, FFN, item.column, item.column), FFN, first_row(), column,
-                                               4 * NS);
+    const Rows a = {{{a_rows, rows}, {a_rows, 0}}, HIDDEN_STRIDE, BLOCK_M};
+    const int column = gpu::warp() % COLUMN_WARPS * (COLUMNS / COLUMN_WARPS);
+    const Rows b = weight_rows(weights, item.column, COLUMNS);
+    if constexpr (CODED)
+        multiply_coded<BLOCK_M, COLUMNS, STAGES>(sums, a, b, factors_of(args, item, weights, first, rows, column, 4 * NS), FFN,
+                                                 first_row(), column, 4 * NS);
+    else
+        multiply_weights<BLOCK_M, COLUMNS, STAGES>(sums, a, b, scales_of(weights, WIDTH, FFN, item.column, item.column), FFN,
+                                                   first_row(), column, 4 * NS);
 #endif
     return column;
 }
 
 /// Everything that one expert adds to the item.
-template <class Pipe> GPU_INLINE void add_expert(const Launch &args, Pipe &pipe, const Item &item, int64_t expert)
+template <class Pipe> GPU_INLINE void add_expert(const Launch &args, Pipe &pipe, const Item &item, int expert)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
     const int64_t begin = pairs->expert_first[expert], end = pairs->expert_first[expert + 1];
@@ -164,7 +182,7 @@ template <class Pipe> GPU_INLINE void add_expert(const Launch &args, Pipe &pipe,
     if (HAS_BIAS)
         bias = (const float *)((const char *)args.k.p[DOWN_ARGS] + (pairs->first_expert + expert) * BIAS_BYTES);
     for (int64_t first = first_pair(pairs, begin, last, item.row); first < last; first += BLOCK_M) {
-        const int64_t rows = last - first < BLOCK_M ? last - first : BLOCK_M;
+        const int rows = last - first < BLOCK_M ? (int)(last - first) : BLOCK_M;
         TileSums sums;
         // its barrier parts this add from the one before, whose sums other threads have written, and the first from the
         // clearing; barriers order global memory among their threads too. A token names an expert once, so no two pairs of a
@@ -195,17 +213,17 @@ GPU_KERNEL(THREADS, RESIDENT)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[DOWN_PAIRS];
     char *acc = (char *)args.k.p[DOWN_ACC];
-    const int64_t width = args.end * PANEL < WIDTH ? args.end * PANEL : WIDTH;
-    const int64_t columns = item_columns(pairs->rows), panels = (width - args.begin * PANEL + columns - 1) / columns;
-    const int64_t ranges = row_ranges(pairs->rows, panels);
+    const int width = (int)(args.end * PANEL < WIDTH ? args.end * PANEL : WIDTH), begin = (int)(args.begin * PANEL);
+    const int columns = (int)item_columns(pairs->rows), panels = (width - begin + columns - 1) / columns;
+    const int ranges = (int)row_ranges(pairs->rows, panels);
     with_pipeline([&](auto pipe) {
-        for (int64_t number = gpu::block(); number < panels * ranges; number += gpu::blocks()) {
-            const int64_t range = number % ranges;
-            const Item item = {args.begin * PANEL + number / ranges * columns, width, columns / TEAMS,
-                               pairs->rows * range / ranges, pairs->rows * (range + 1) / ranges};
+        for (int number = gpu::block(); number < panels * ranges; number += gpu::blocks()) {
+            const int range = number % ranges;
+            const Item item = {begin + number / ranges * columns, width, columns / TEAMS,
+                               (int)(pairs->rows * range / ranges), (int)(pairs->rows * (range + 1) / ranges)};
             if (pipe.MULTIPLIES)
                 clear(item, acc);
-            for (int64_t expert = 0; expert < pairs->experts; expert++)
+            for (int expert = 0; expert < pairs->experts; expert++)
                 add_expert(args, pipe, item, expert);
             if (pipe.MULTIPLIES) {
                 sync_team(); // what other threads have added

@@ -15,18 +15,18 @@
 //                                       |
 //         four lanes have blocks of eight features between them; by exchanges each gets whole ones
 //                                       |
-//                       hidden [pairs][FFN], 16 bytes at a time
+//                       hidden [pairs][FFN], 16 bytes at a time; in FP8 arithmetic as codes: hidden_codes.h
 //
 // Tiles that use the same weights follow one another, so a panel is read from memory once and then from L2.
 //
 // Constants from the compiler: HIDDEN, FFN, ACTIVATION, DTYPE, A_STRIDE, HIDDEN_STRIDE, WEIGHTED_INPUT, FORM, ALPHA, LIMIT,
-// WEIGHT_BYTES and BIAS_BYTES (of an expert), those of codes.h; THREADS, RESIDENT, BLOCK_M, FEATURES, PANEL (features of a unit
+// WEIGHT_BYTES and BIAS_BYTES (of an expert), those of codes.h and fp8.h; THREADS, RESIDENT, BLOCK_M, FEATURES, PANEL (features of a unit
 // of work), TILE_PANELS, STAGES, SHARED_BYTES. On sm_90a the product is tiles_hopper.h's: the tile is as wide as both its teams,
 // each with a B tile as above, and threads that copy go through the tiles with them.
 #if GPU_MAPS
-#include "tiles_codes_hopper.h"
+#include "tiles_fp8_hopper.h"
 #else
-#include "tiles_codes.h"
+#include "tiles_fp8.h"
 #endif
 
 constexpr bool PLAIN = (FORM & MLP_PLAIN) != 0, HAS_BIAS = (FORM & MLP_HAS_BIAS) != 0;
@@ -35,9 +35,10 @@ constexpr int TEAM_FEATURES = PLAIN ? 2 * FEATURES : FEATURES;
 constexpr int64_t ROW_STRIDE = weight_stride(HIDDEN);
 constexpr int PAIR_WORDS = DTYPE == dtype_f32 ? 2 : 1; // of two neighbouring features
 #if !GPU_MAPS
-constexpr int BLOCK_N = 2 * FEATURES, MS = BLOCK_M / 2 / 16, NS = BLOCK_N / 2 / 8; // a warp's part
+constexpr int BLOCK_N = 2 * FEATURES, MS = BLOCK_M / 2 / 16, NS = BLOCK_N / COLUMN_WARPS / 8; // a warp's part
 using TileSums = Sums<MS, NS>;
 #endif
+#include "hidden_codes.h"
 
 /// What a block works on.
 struct Tile {
@@ -154,6 +155,34 @@ GPU_INLINE void finish(const Launch &args, const Tile &tile, const TileSums &sum
 }
 static_assert(NS % 4 == 0, "four lanes store four blocks");
 
+/// finish in FP8 arithmetic.
+template <class TheSums>
+GPU_INLINE void finish_coded(const Launch &args, const Tile &tile, const TheSums &sums, int column, int turn)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
+    char *hidden = (char *)args.k.p[UP_HIDDEN] + tile.first * HIDDEN_STRIDE;
+    const int64_t first = tile.feature + column;
+    HiddenPart part;
+    const float *bias = nullptr;
+    if (HAS_BIAS)
+        bias = (const float *)((const char *)args.k.p[UP_ARGS] + (pairs->first_expert + tile.expert) * BIAS_BYTES);
+    GPU_UNROLL for (int m = 0; m < MS; m++)
+        GPU_UNROLL for (int half = 0; half < 2; half++)
+        {
+            const int place = first_row() + M_STEP * m + gpu::lane() / 4 + 8 * half;
+            const float weight = WEIGHTED_INPUT && place < tile.rows ? pairs->pair_weight[tile.first + place] : 1.0f;
+            GPU_UNROLL for (int n = 0; n < EIGHTS; n++)
+            {
+                float x[2], y[2];
+                activate(sums.at[m][n], sums.at[m][n + EIGHTS], half, weight, bias, first + 8 * n + gpu::lane() % 4 * 2, x, y);
+                part.words[m][half][0][n] = pair_of<DTYPE>(x[0], x[1]);
+                if (PLAIN)
+                    part.words[m][half][SETS - 1][n] = pair_of<DTYPE>(y[0], y[1]);
+            }
+        }
+    store_coded(part, hidden, (int)tile.rows, first, tile.feature_end, turn);
+}
+
 /// The B tile: rows of the gate and of the up projection, or of the one there is.
 GPU_INLINE Rows weight_rows(const char *weights, int64_t feature)
 {
@@ -171,6 +200,16 @@ GPU_INLINE Scales weight_scales(const char *weights, int64_t feature)
     return scales_of(weights, PLAIN ? FFN : 2 * FFN, HIDDEN, feature, feature + apart);
 }
 
+/// In FP8 arithmetic: what a thread scales with, whose features begin at `column` of the tile.
+GPU_INLINE Factors factors_of(const Launch &args, const Tile &tile, const char *weights, int column)
+{
+    const char *rows = (const char *)args.k.p[UP_A] + tile.first * A_STRIDE + codes_bytes(HIDDEN);
+    constexpr int64_t APART = PLAIN ? FEATURES : (FFN + 15) / 16 * 16, ROWS = PLAIN ? FFN : 2 * FFN;
+    const int64_t first = tile.feature + column;
+    const bool second = (PLAIN ? first + FEATURES : first) < FFN;
+    return {rows, (int)tile.rows, weight_factors(weights, ROWS, HIDDEN, first), A_STRIDE, APART * 4, second ? 2 : first < FFN};
+}
+
 /// The tile's product, and where its features begin for this thread.
 template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Tile &tile)
 {
@@ -180,7 +219,10 @@ template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, Til
 #if GPU_MAPS
     const int column = team() * TEAM_FEATURES;
     const Left a = {&args.maps[0], tile.first, tile.rows};
-    if constexpr (CODES == dtype_none)
+    if constexpr (CODED)
+        multiply_coded(pipe, sums, a, {&args.maps[1], tile.feature, expert, !PLAIN, false}, factors_of(args, tile, weights, column),
+                       HIDDEN);
+    else if constexpr (!EXPANDED)
         multiply(pipe, sums, a, {&args.maps[1], tile.feature, expert, !PLAIN, false}, HIDDEN);
     else
         multiply_weights(pipe, sums, a,
@@ -189,9 +231,14 @@ template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, Til
 #else
     const char *a_rows = (const char *)args.k.p[UP_A] + tile.first * A_STRIDE;
     const Rows a = {{{a_rows, (int)tile.rows}, {a_rows, 0}}, A_STRIDE, BLOCK_M};
-    const int column = gpu::warp() % 2 * (FEATURES / 2);
-    multiply_weights<BLOCK_M, BLOCK_N, STAGES>(sums, a, weight_rows(weights, tile.feature), weight_scales(weights, tile.feature),
-                                               HIDDEN, first_row(), column, FEATURES);
+    const int column = gpu::warp() % COLUMN_WARPS * (FEATURES / COLUMN_WARPS);
+    const Rows b = weight_rows(weights, tile.feature);
+    if constexpr (CODED)
+        multiply_coded<BLOCK_M, BLOCK_N, STAGES>(sums, a, b, factors_of(args, tile, weights, column), HIDDEN, first_row(), column,
+                                                 FEATURES);
+    else
+        multiply_weights<BLOCK_M, BLOCK_N, STAGES>(sums, a, b, weight_scales(weights, tile.feature), HIDDEN, first_row(), column,
+                                                   FEATURES);
 #endif
     return column;
 }
@@ -204,8 +251,12 @@ GPU_KERNEL(THREADS, RESIDENT)
         for (int64_t number = gpu::block(); find_tile(args, at, number, tile); number += gpu::blocks()) {
             TileSums sums;
             const int column = product(args, pipe, sums, tile);
-            if (pipe.MULTIPLIES)
+            if constexpr (CODED) {
+                if (pipe.MULTIPLIES)
+                    finish_coded(args, tile, sums, column, (int)(number / gpu::blocks() % 2));
+            } else if (pipe.MULTIPLIES) {
                 finish(args, tile, sums, column);
+            }
         }
     });
 }

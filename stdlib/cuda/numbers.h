@@ -23,6 +23,12 @@ constexpr int64_t bytes_of(int dtype, int64_t count)
     return count * (dtype == dtype_f32 ? 4 : 2);
 }
 
+/// Where the scales of a row of codes begin that is to be multiplied.
+constexpr int64_t codes_bytes(int64_t width)
+{
+    return (width + 63) / 64 * 64;
+}
+
 /// The two elements of a word, of 16 bits each.
 template <int DTYPE> GPU_INLINE float low_of(uint32_t pair)
 {

@@ -5,6 +5,7 @@
 
 #include "numbers.h"
 
+constexpr bool CODED = ARITHMETIC != 0, EXPANDED = CODES != dtype_none && !CODED; // weights as codes: multiplied so, or widened
 constexpr int ELEMENT = (int)bytes_of(DTYPE, 1);
 constexpr int ROW_BYTES = 128, CHUNKS = ROW_BYTES / 16; // of a row in a slot: eight chunks of 16 bytes
 constexpr int SLICE = ROW_BYTES / ELEMENT;              // k of a slot

@@ -1,6 +1,6 @@
 // The matrix product that the expert kernels share, by mma.sync: BLOCK_M rows of A times BLOCK_N rows of B, both with k
 // along the row, bf16 or f16 (DTYPE) in and f32 sums; f32 by multiply-adds of its own, as no tensor core multiplies it. A block
-// of 128 threads; its warps lie 2 x 2 over the tile.
+// of 128 threads; its warps lie 2 x 2 over the tile (2 x 4 where there are 256).
 //
 //   global memory                      shared memory, STAGES slots                      registers
 //   A [rows][k] ---- cp.async ---->  [BLOCK_M][64] | [BLOCK_N][64]  --- ldmatrix --->  mma.sync, sums f32
@@ -15,7 +15,8 @@
 
 #include "slices.h"
 
-static_assert(THREADS == 128, "four warps");
+static_assert(THREADS == 128 || THREADS == 256, "two rows of two or four warps");
+constexpr int COLUMN_WARPS = THREADS / 64;
 
 constexpr int TEAMS = 1, TEAM = THREADS; // threads that write to the same columns: all (tiles_hopper.h has two teams)
 constexpr int M_STEP = 16;               // rows between a thread's blocks of sums
@@ -48,7 +49,7 @@ template <class Body> GPU_INLINE void with_pipeline(Body body)
 /// Where a thread's sums begin among the tile's rows.
 GPU_INLINE int first_row()
 {
-    return gpu::warp() / 2 * (BLOCK_M / 2);
+    return gpu::warp() / COLUMN_WARPS * (BLOCK_M / 2);
 }
 
 /// Starts copying k [k, k + SLICE) of a tile's rows.

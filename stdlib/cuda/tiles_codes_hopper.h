@@ -27,7 +27,7 @@ constexpr int CODE_STAGES = STAGES + 1, AHEAD = CODE_STAGES - 2; // slots of cod
 constexpr int WIDE_BYTES = TEAM_ROWS * ROW_BYTES, CODES_BYTES = TEAM_ROWS * CODE_SLICE;
 constexpr int CODE_SLOT_BYTES = CODES_BYTES + PARTS * TEAM_ROWS * SCALE_BYTES;
 constexpr int WIDE_AT = STAGES * SLOT_BYTES, CODES_AT = WIDE_AT + TEAMS * 2 * WIDE_BYTES;
-static_assert(CODES == dtype_none || CODES_AT + TEAMS * CODE_STAGES * CODE_SLOT_BYTES <= BARRIERS_AT,
+static_assert(!EXPANDED || CODES_AT + TEAMS * CODE_STAGES * CODE_SLOT_BYTES <= BARRIERS_AT,
               "the compiler counts the same memory");
 
 /// A team's rows of B with their scales; `narrow`: NARROW rows.

@@ -28,8 +28,8 @@ static_assert(TEAM * (TEAMS * REGISTERS + COPY_REGISTERS) <= 65536, "a multiproc
 constexpr int M_STEP = 64;         // rows between a thread's blocks of sums
 constexpr int BOX_ROWS = 64;       // of A and of B that come with one copy
 constexpr int BOX_BYTES = BOX_ROWS * ROW_BYTES;
-constexpr int A_BYTES = 2 * BOX_BYTES, SLOT_BYTES = A_BYTES + (CODES == dtype_none ? 2 * TEAMS * BOX_BYTES : 0);
-constexpr int TEAM_ROWS = CODES == dtype_none ? 2 * BOX_ROWS : BOX_ROWS; // of B; fewer for codes, whose sums take twice the registers
+constexpr int A_BYTES = 2 * BOX_BYTES, SLOT_BYTES = A_BYTES + (EXPANDED ? 0 : 2 * TEAMS * BOX_BYTES);
+constexpr int TEAM_ROWS = EXPANDED ? BOX_ROWS : 2 * BOX_ROWS; // of B; fewer for expanded codes, whose sums take twice the registers
 constexpr int MS = BLOCK_M / M_STEP, NS = TEAM_ROWS / 8;                // blocks of 64 rows and of 8 columns of a team's sums
 constexpr int BARRIERS_AT = SHARED_BYTES - 2 * STAGES * (int)sizeof(gpu::Barrier); // behind everything else
 
@@ -152,20 +152,26 @@ template <int BLOCKS, int N, class Pipe> GPU_INLINE void multiply_slices(const P
         gpu::barrier_arrive(pipe.empty + (pipe.step + steps - 1) % STAGES);
 }
 
+/// The copying team's part of a product of tensors: boxes of both.
+template <class Pipe> GPU_INLINE void copy_boxes(const Pipe &pipe, const Left &a, const Right &b, int steps)
+{
+    const int boxes = b.narrow ? 1 : 2 * TEAMS;
+    copy_slices(pipe, a, steps, boxes * BOX_BYTES, [&](char *right, gpu::Barrier *full, int k) {
+        for (int half = 0; half < boxes; half++) {
+            const int place = b.apart ? half / 2 : half;
+            gpu::copy_box(right + half * BOX_BYTES, *b.map, full, k, (int)b.row + place * BOX_ROWS, b.apart ? half % 2 : 0,
+                          (int)b.expert);
+        }
+    });
+}
+
 /// The whole product over k, for all threads of the block together. Holds a barrier of the team: what it wrote to global
 /// memory before is over for each of its threads.
 template <class Pipe> GPU_INLINE void multiply(Pipe &pipe, TileSums &sums, const Left &a, const Right &b, int64_t k_end)
 {
     const int steps = (int)((k_end + SLICE - 1) / SLICE);
     if constexpr (!Pipe::MULTIPLIES) {
-        const int boxes = b.narrow ? 1 : 2 * TEAMS;
-        copy_slices(pipe, a, steps, boxes * BOX_BYTES, [&](char *right, gpu::Barrier *full, int k) {
-            for (int half = 0; half < boxes; half++) {
-                const int place = b.apart ? half / 2 : half;
-                gpu::copy_box(right + half * BOX_BYTES, *b.map, full, k, (int)b.row + place * BOX_ROWS, b.apart ? half % 2 : 0,
-                              (int)b.expert);
-            }
-        });
+        copy_boxes(pipe, a, b, steps);
     } else {
         if (b.narrow)
             multiply_slices<1, NARROW>(pipe, sums, steps);

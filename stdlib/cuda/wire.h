@@ -54,6 +54,12 @@ template <int SCALE_TYPE> GPU_INLINE float block_factor(uint32_t largest, uint32
     return gpu::number((254 - exponent) << 23);
 }
 
+/// A stored scale as an f32, in bits.
+template <int SCALE_TYPE> GPU_INLINE uint32_t stored_scale(uint32_t scale)
+{
+    return SCALE_TYPE == scale_type_f32 ? scale : scale << 23;
+}
+
 GPU_INLINE uint32_t four_codes(const float *values, float factor)
 {
     return e4m3_of(values[0] * factor) | e4m3_of(values[1] * factor) << 8 | e4m3_of(values[2] * factor) << 16 |
@@ -95,17 +101,23 @@ GPU_INLINE void keep_scales(RowScales<BLOCK, SCALE_TYPE, WIDTH_OF_ROW> &row, cha
     row.kept[0] = row.kept[1] = 0;
 }
 
-/// Packs a row, in one warp: BLOCK / 16 lanes share a block, whose maximum they find by exchanges.
-template <int DTYPE, int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW> GPU_INLINE void pack_row(char *to, const char *from)
+/// Packs a row, in one warp: BLOCK / 16 lanes share a block, whose maximum they find by exchanges. Values are rounded to
+/// BETWEEN first, if to anything. MULTIPLIED: for the tensor cores (fp8.h), not for the wire; scales are f32 then.
+template <int DTYPE, int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW, int BETWEEN, bool MULTIPLIED>
+GPU_INLINE void pack_row(char *to, const char *from)
 {
+    char *scales = to + (MULTIPLIED ? codes_bytes(WIDTH_OF_ROW) : WIDTH_OF_ROW);
     constexpr int STEPS = (int)((WIDTH_OF_ROW + gpu::WARP * PACKED - 1) / (gpu::WARP * PACKED));
-    RowScales<BLOCK, SCALE_TYPE, WIDTH_OF_ROW> kept = {};
+    RowScales<BLOCK, MULTIPLIED ? (int)scale_type_f32 : SCALE_TYPE, WIDTH_OF_ROW> kept = {};
     for (int step = 0; step < STEPS; step++) {
         const int64_t column = (int64_t)step * gpu::WARP * PACKED + gpu::lane() * PACKED, left = WIDTH_OF_ROW - column;
         float values[PACKED] = {};
         GPU_UNROLL for (int half = 0; half < 2; half++)
-            if (left > half * VECTOR)
-                load_vector<DTYPE>(*(float(*)[VECTOR])(values + half * VECTOR), from + bytes_of(DTYPE, column + half * VECTOR));
+            if (left > half * VECTOR) {
+                float(&vector)[VECTOR] = *(float(*)[VECTOR])(values + half * VECTOR);
+                load_vector<DTYPE>(vector, from + bytes_of(DTYPE, column + half * VECTOR));
+                round_vector<BETWEEN>(vector);
+            }
         uint32_t largest = 0, scale;
         GPU_UNROLL for (int i = 0; i < PACKED; i++)
         {
@@ -124,8 +136,21 @@ template <int DTYPE, int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW> GPU_INLINE
             *(gpu::Words *)(to + column) = codes;
         else if (left > 0)
             *(gpu::Pair *)(to + column) = {codes.x, codes.y};
-        keep_scales(kept, to + WIDTH_OF_ROW, step, column / BLOCK * BLOCK < WIDTH_OF_ROW ? scale : 0, step == STEPS - 1);
+        scale = MULTIPLIED ? stored_scale<SCALE_TYPE>(scale) : scale;
+        keep_scales(kept, scales, step, column / BLOCK * BLOCK < WIDTH_OF_ROW ? scale : 0, step == STEPS - 1);
     }
+}
+
+/// From the wire to the tensor cores, in the same blocks.
+template <int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW> GPU_INLINE void copy_codes_of_row(char *to, const char *from)
+{
+    each_column<WIDTH_OF_ROW>([&](int64_t column) {
+        *(gpu::Pair *)(to + column) = *(const gpu::Pair *)(from + column);
+    });
+    for (int64_t i = gpu::lane(); i * BLOCK < WIDTH_OF_ROW; i += gpu::WARP)
+        ((uint32_t *)(to + codes_bytes(WIDTH_OF_ROW)))[i] =
+            stored_scale<SCALE_TYPE>(SCALE_TYPE == scale_type_f32 ? ((const uint32_t *)(from + WIDTH_OF_ROW))[i]
+                                                                  : ((const uint8_t *)(from + WIDTH_OF_ROW))[i]);
 }
 
 #endif

@@ -2,6 +2,7 @@
 #include "runtime/weights/pack.h"
 #include "runtime/weights/safetensors.h"
 #include "tests/codegen/fixture.h"
+#include "tests/codegen/fp8_reference.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -353,7 +354,13 @@ void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned 
                         .plain = (form & LAYER_PLAIN) != 0};
     int64_t outputs = l->plain ? l->f : 2 * l->f; // of the first matrix
     int64_t size = number_bytes(l->dtype), capacity = l->rows * l->choices + 1;
-    uint32_t codes = form & LAYER_E4M3 ? dtype_fp8_e4m3 : form & LAYER_MXFP4 ? dtype_mxfp4 : dtype_none;
+    bool fp8 = (form & (LAYER_FP8 | LAYER_FP8_POWERS)) != 0;
+    l->elements = l->dtype;
+    if (fp8) {
+        l->arithmetic = moe_wire_code(dtype_fp8_e4m3, 128, form & LAYER_FP8 ? scale_type_f32 : scale_type_ue8m0);
+        l->elements = chip_of(level) ? dtype_fp8_e4m3 : l->dtype;
+    }
+    uint32_t codes = form & LAYER_E4M3 || fp8 ? dtype_fp8_e4m3 : form & LAYER_MXFP4 ? dtype_mxfp4 : dtype_none;
     uint32_t stored = codes ? codes : l->dtype;
     struct plan_param up = {.per_expert = true, .declared = stored, .rows = outputs, .cols = l->h, .halves = !l->plain};
     struct plan_param down = {.per_expert = true, .declared = stored, .rows = l->h, .cols = l->f};
@@ -363,13 +370,18 @@ void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned 
         up.block_cols = down.block_cols = codes == dtype_mxfp4 ? 32 : 48;
         up.scale_run = down.scale_run = 1;
     }
+    if (fp8) {
+        up.block_rows = down.block_rows = up.block_cols = down.block_cols = 128;
+        down.scale_run = 64;
+        up.scale_run = l->plain || l->f % 64 == 0 ? 64 : 1; // the gate and the up projection are one tensor here
+    }
     level_choose_layout(level, &up);
     level_choose_layout(level, &down);
     l->numbers = codes ? dtype_f32 : l->dtype;
     l->up_param = up;
     l->down_param = down;
-    l->a_stride = moe_row_stride(l->h, size);
-    l->hidden_stride = moe_row_stride(l->f, size);
+    l->a_stride = moe_row_stride(fp8 ? moe_coded_row_bytes(l->h, dtype_bytes(l->elements), 128) : l->h * size, 1);
+    l->hidden_stride = moe_row_stride(fp8 ? moe_coded_row_bytes(l->f, dtype_bytes(l->elements), 128) : l->f * size, 1);
     l->acc_stride = (l->h + down.panel - 1) / down.panel * down.panel * 4;
     l->y_stride = l->h * number_bytes(l->result) + 16;
     l->x = random_block(&rng, l->rows * l->h, l->dtype, 1);
@@ -443,27 +455,70 @@ static double activation_of(uint32_t activation, double gate, double up)
     }
 }
 
-/// x[row] . up[of]
-static double dot(const struct layer *l, int64_t row, int64_t of)
+void layer_copy(const struct layer *l, int64_t n[LAYER_COPY])
+{
+    memset(n, 0, LAYER_COPY * sizeof *n);
+    n[0] = l->h;
+    n[1] = n[2] = l->dtype;
+    if (l->arithmetic) {
+        n[2] = dtype_fp8_e4m3;
+        n[3] = 128;
+        n[4] = l->arithmetic >> 8 & 0xff;
+        n[7] = l->elements;
+    }
+}
+
+void layer_coded(const struct layer *l, double *row, int64_t width)
+{
+    bool powers = (l->arithmetic >> 8 & 0xff) == scale_type_ue8m0;
+    float *values = block(width * 4);
+    uint8_t *packed = block(width + (width + 127) / 128 * 4);
+    for (int64_t i = 0; i < width; i++) {
+        put_number(values, 0, l->dtype, (float)row[i]); // the first becomes what it was below
+        row[i] = get_number(values, 0, l->dtype);
+    }
+    for (int64_t i = 0; i < width; i++)
+        values[i] = (float)row[i];
+    if (l->arithmetic)
+        fp8_pack(values, width, 128, powers, packed);
+    for (int64_t i = 0; i < width && l->arithmetic; i++) {
+        float scale = powers ? (float)ldexp(1, packed[width + i / 128] - 127) : 0;
+        if (!powers)
+            memcpy(&scale, packed + width + i / 128 * 4, sizeof scale);
+        row[i] = fp8_decode(packed[i]) * (double)scale;
+    }
+    free(values);
+    free(packed);
+}
+
+/// x . up[of]
+static double dot(const struct layer *l, const double *x, int64_t of)
 {
     double sum = 0;
     for (int64_t i = 0; i < l->h; i++)
-        sum += get_number(l->x, row * l->h + i, l->dtype) * get_number(l->up, of * l->h + i, l->numbers);
+        sum += x[i] * get_number(l->up, of * l->h + i, l->numbers);
     return sum;
 }
 
 double *layer_reference(const struct layer *l, uint32_t activation)
 {
     double *y = calloc((size_t)(l->rows * l->h) + 1, sizeof *y), *hidden = calloc((size_t)l->f, sizeof *hidden);
+    double *x = calloc((size_t)l->h, sizeof *x);
     for (int64_t e = 0; e < l->experts; e++)
         for (int64_t pair = l->expert_first[e]; pair < l->expert_first[e + 1]; pair++) {
             int64_t row = l->pair_row[pair], up = e * (l->plain ? 1 : 2) * l->f;
+            for (int64_t i = 0; i < l->h; i++)
+                x[i] = get_number(l->x, row * l->h + i, l->dtype);
+            if (l->arithmetic)
+                layer_coded(l, x, l->h);
             for (int64_t j = 0; j < l->f; j++) {
                 int64_t gate = up + j, value = up + l->f + j;
-                double g = dot(l, row, gate) + (l->b_up ? (double)l->b_up[gate] : 0);
-                double u = l->plain ? 1 : dot(l, row, value);
+                double g = dot(l, x, gate) + (l->b_up ? (double)l->b_up[gate] : 0);
+                double u = l->plain ? 1 : dot(l, x, value);
                 hidden[j] = activation_of(activation, g, u + (l->b_up && !l->plain ? (double)l->b_up[value] : 0));
             }
+            if (l->arithmetic)
+                layer_coded(l, hidden, l->f);
             for (int64_t c = 0; c < l->h; c++) {
                 double sum = l->b_down ? (double)l->b_down[e * l->h + c] : 0;
                 for (int64_t j = 0; j < l->f; j++)
@@ -472,5 +527,6 @@ double *layer_reference(const struct layer *l, uint32_t activation)
             }
         }
     free(hidden);
+    free(x);
     return y;
 }

@@ -54,6 +54,8 @@ double relative_error(const double *expected, const double *got, int64_t count);
 struct layer {
     int64_t h, f, experts, rows, choices, pair_count;
     uint32_t dtype, result;
+    int64_t arithmetic; // format (moe_wire_code) of rows of A and of hidden ones; 0: their type
+    uint32_t elements;  // of those rows
     uint32_t numbers; // dtype of up and down: that of the rows, or, of what codes stand for, f32
     struct plan_param up_param, down_param; // how they are packed
     int64_t a_stride, hidden_stride, acc_stride;
@@ -75,12 +77,18 @@ struct layer_shape {
     int64_t h, f, experts, rows, choices;
     uint32_t dtype, result;
 };
-// Without a gate; with biases; weights are E4M3 in blocks of 64 x 48, or MXFP4, instead of the rows' type.
-enum layer_form { LAYER_PLAIN = 1, LAYER_BIASED = 2, LAYER_E4M3 = 4, LAYER_MXFP4 = 8 };
+// Without a gate; with biases; weights are E4M3 in blocks of 64 x 48, or MXFP4, instead of the rows' type; FP8 arithmetic,
+// with weights in blocks of 128 x 128 and rows in blocks of 128, whose scales are f32 or powers of two.
+enum layer_form { LAYER_PLAIN = 1, LAYER_BIASED = 2, LAYER_E4M3 = 4, LAYER_MXFP4 = 8, LAYER_FP8 = 16, LAYER_FP8_POWERS = 32 };
 
 void layer_init(struct layer *layer, const struct layer_shape *shape, const char *level, uint64_t seed);
 void layer_init_form(struct layer *layer, const struct layer_shape *shape, unsigned form, const char *level, uint64_t seed);
 void layer_free(struct layer *layer);
+/// The constants of the kernel that copies x to A.
+enum { LAYER_COPY = 8 };
+void layer_copy(const struct layer *layer, int64_t n[LAYER_COPY]);
+/// The numbers that a row of `width` is in the layer's arithmetic.
+void layer_coded(const struct layer *layer, double *row, int64_t width);
 /// Of the clamped activation.
 #define LAYER_ALPHA 1.702
 #define LAYER_LIMIT 1.5

@@ -59,6 +59,17 @@ expect 1 "E0901.*.w_gate_up. in another role" "$m" run "$folder/routed.moe" --to
 many=$(printf 'x, %.0s' $(seq 28))
 layer guests.moe "extern stage e: y = f(${many}cost: 1us); yield y;" "stream c uses sm; bind e to c; e;"
 expect 1 "E0901.*extern stages of more than" "$m" check "$folder/guests.moe"
+fp8() { # fp8 FILE SED: FP8 arithmetic of another layer
+    sed "$2" examples/fp8_arithmetic.moe >"$folder/$1"
+}
+fp8 plain.moe 's/fp8_weights\[/bf16[/'
+expect 1 "plain.moe:27:[0-9]*: error.E0901.*with other weights" "$m" check "$folder/plain.moe"
+fp8 blocks.moe '/^format fp8_weights/s/128, 128/128, 64/'
+expect 1 "E0901.*with other weights" "$m" check "$folder/blocks.moe"
+fp8 wide.moe 's/bf16\[tokens/f32[tokens/g'
+expect 1 "E0901.*f32 rows in FP8" "$m" check "$folder/wide.moe"
+fp8 wires.moe 's/wire: fp8_rows/wire: short_blocks/;/^format fp8_rows/p;/^format fp8_rows/s/fp8_rows    = fp8_e4m3 { block: \[1, 128/short_blocks = fp8_e4m3 { block: [1, 64/'
+expect 1 "E0901.*travel in other blocks" "$m" check "$folder/wires.moe"
 expect 2 "for a CUDA target" "$m" run "$hello" --emit=ptx
 expect 2 "there is no CPU level" "$m" run "$hello" --tokens 4 --cpu-level v9
 "$m" run "$hello" -D experts=64 --tokens 64 -q --output "$folder/y" 2>/dev/null

@@ -2,7 +2,7 @@
 # kept in tests/cuda/resources.txt: `sh tests/cuda/resources.sh > tests/cuda/resources.txt` writes it anew, to be reviewed
 # like code. Needs build/moecc and NVRTC. Usage: resources.sh [EXAMPLE...]
 set -eu
-[ $# -gt 0 ] || set -- hello olmoe mixtral wire_formats schedules/expert_waves deepseek_v3
+[ $# -gt 0 ] || set -- hello olmoe mixtral wire_formats schedules/expert_waves deepseek_v3 fp8_arithmetic
 build/moecc run examples/hello.moe --target cuda:sm_80,host --emit=cubin -q | head -n 1
 echo "example, kernel, chip, registers, stack, spills, shared, stages, blocks on an SM, flops and bytes of a tile"
 for example in "$@"; do

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/codegen/fixture.h"
+#include "tests/cuda/experts.h"
 #include "tests/end_to_end/harness.h"
 
 static const char *chip = "cuda:sm_80"; // or the GPU's there is
@@ -15,7 +16,7 @@ static const char *chip = "cuda:sm_80"; // or the GPU's there is
 static const char *const product_chips[] = {"cuda:sm_80", "cuda:sm_90a"};
 enum { PRODUCT_CHIPS = sizeof product_chips / sizeof *product_chips };
 
-static void no_reports(const char *what)
+void no_reports(const char *what)
 {
     char reports[8192];
     int found = host_reports(reports, sizeof reports);
@@ -28,12 +29,6 @@ static void no_reports(const char *what)
 
 enum { COPY, UP, DOWN };
 
-struct expert_case {
-    struct layer_shape shape;
-    unsigned form;
-    uint32_t activation;
-};
-
 /// The constants that say how a kernel's weights are stored.
 #define STORED(param) dtype_quantised((param).dtype) ? (param).dtype : dtype_none, (param).block_cols, (param).scales
 
@@ -43,17 +38,19 @@ static bool layer_code(struct code *code, const struct layer *l, const struct ex
     int64_t form = (l->plain ? MLP_PLAIN : 0) | (l->b_up ? MLP_HAS_BIAS : 0);
     code_init(code);
     code->host = (struct host_options){.checked = true, .seed = (uint64_t)blocks * 7 + 1, .most_blocks = blocks};
-    code_add(code, kernel_role_copy_rows, (int64_t[]){l->h, l->dtype, l->dtype}, 3, 1);
+    int64_t copy[LAYER_COPY];
+    layer_copy(l, copy);
+    code_add(code, kernel_role_copy_rows, copy, LAYER_COPY, 1);
     uint32_t up = code_add(code, kernel_role_mlp_up,
                            (int64_t[]){l->h, l->f, c->activation, l->dtype, l->a_stride, l->hidden_stride, 0, form,
-                                       STORED(l->up_param)},
-                           11, 1);
+                                       STORED(l->up_param), l->arithmetic},
+                           12, 1);
     ROW(&code->plan, plan_kernel, up)->alpha = LAYER_ALPHA;
     ROW(&code->plan, plan_kernel, up)->limit = LAYER_LIMIT;
     code_add(code, kernel_role_mlp_down,
              (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, 0, form & MLP_HAS_BIAS,
-                         STORED(l->down_param)},
-             11, 1);
+                         STORED(l->down_param), l->arithmetic},
+             12, 1);
     return code_generate(code, level);
 }
 
@@ -123,7 +120,7 @@ static void check_alone(const struct code *code, struct layer *l, const struct l
     CU_ASSERT(!memcmp(l->row_dst[0], company->row_dst[row], (size_t)(l->h * number_bytes(l->result))));
 }
 
-static void check_experts(const struct expert_case *c, const char *level)
+void check_experts(const struct expert_case *c, const char *level)
 {
     struct layer l, again;
     struct code one, many;

@@ -12,8 +12,8 @@
 
 #include "tests/codegen/fixture.h"
 
-enum { SEEDS = 6, MOST_FAULTS = 200 };
-enum subject_kind { EXPERTS, CODES, ROUTER, WIDE, WIDE_CODES, KINDS }; // wide: by warpgroups
+enum { SEEDS = 6, MOST_FAULTS = 280 };
+enum subject_kind { EXPERTS, CODES, ROUTER, WIDE, WIDE_CODES, FP8, WIDE_FP8, KINDS }; // wide: by warpgroups
 
 /// In `file`, the n-th `from` becomes `to`; without `to`, the statement that begins so is taken out.
 struct fault {
@@ -26,7 +26,8 @@ static const struct {
     enum subject_kind kind;
 } files[] = {{"slices.h", EXPERTS}, {"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"codes.h", CODES},
              {"tiles_codes.h", CODES}, {"route.cu", ROUTER}, {"tiles_hopper.h", WIDE}, {"mlp_down.cu", WIDE},
-             {"tiles_codes_hopper.h", WIDE_CODES}};
+             {"tiles_codes_hopper.h", WIDE_CODES}, {"tiles_fp8.h", FP8}, {"tiles_fp8_hopper.h", WIDE_FP8},
+             {"hidden_codes.h", WIDE_FP8}};
 enum { FILES = sizeof files / sizeof *files };
 
 /// Taken out wherever they stand.
@@ -34,6 +35,7 @@ static const char *const orders[] = {
     "gpu::copy_async(",      "gpu::sync_block(",      "gpu::sync_warp(",       "gpu::copy_async_commit(", "gpu::copy_async_wait<",  "sync_team();",
     "gpu::sync_threads<",    "gpu::barrier_init(",    "gpu::publish(",  "gpu::barrier_arrive(",  "gpu::barrier_expect(",
     "gpu::barrier_wait(",    "gpu::copy_box(",        "gpu::multiply_begin(",    "gpu::multiply_commit(", "gpu::multiply_wait<",
+    "sync_multiplying();",
 };
 
 /// What orders nothing: places, numbers, exchanges of registers, products whose results say when they are missing.
@@ -41,6 +43,7 @@ static const char *const no_orders[] = {
     "thread",    "block",     "blocks",      "shared",   "shared_address", "shuffle",        "load_matrices", "multiply",
     "fma",       "bf16_pair", "square_root", "f16_pair", "f16_low",        "f16_high",       "bits",          "number",
     "matrix_at", "matrix_k",  "multiply_end", "take_registers", "give_registers", "multiply_group",
+    "multiply_codes", "multiply_group_codes",
 };
 
 static const struct fault others[] = {
@@ -85,6 +88,24 @@ static const struct fault others[] = {
     {"tiles_codes_hopper.h", "expand<N>(wide_tile(step)", "expand<N / 2>(wide_tile(step)", 0},
     {"tiles_codes_hopper.h", "slot + m * BOX_BYTES", "slot + m * 1024", 0},
     {"tiles_codes_hopper.h", "step / STAGES & 1", "(step / STAGES & 1) ^ 1", 0},
+    {"tiles_fp8_hopper.h", "number == BLOCKS * N / WIDTH - 1 &&", "number == 0 &&", 0},
+    {"tiles_fp8_hopper.h", "part[n], rows[m], columns[half])", "part[n], rows[m], columns[0])", 0}, // scales of the other projection
+    {"tiles_fp8_hopper.h", "+ 8 * half, i);", "+ 8 * half, 0);", 0},                          // those of the first block
+    {"tiles_fp8_hopper.h", "(team() * N + half * WIDTH) * ROW_BYTES", "team() * N * ROW_BYTES", 0},
+    {"tiles_fp8_hopper.h", "k > 0);", "true);", 0},
+    {"tiles_fp8.h", "there ? whole : 0", "there ? 8 : 0", 0},
+    {"tiles_fp8.h", "const int64_t left = k_end - k - chunk * CODE_CHUNK;", "const int64_t left = k_end - k;", 0}, // the last slice
+    {"tiles_fp8.h", "step % STAGES * SLOT_BYTES;\n        copy", "(step + 1) % STAGES * SLOT_BYTES;\n        copy", 0},
+    {"tiles_fp8.h", "STAGES - 1; s++)", "STAGES; s++)", 0},
+    {"tiles_fp8.h", "gpu::copy_async_wait<STAGES - 2>();", "gpu::copy_async_wait<STAGES - 1>();", 0},
+    {"tiles_fp8.h", "columns[n < NS / 4 ? 0 : 1]", "columns[0]", 0},
+    {"tiles_fp8.h", "+ 8 * i, step);", "+ 8 * i, 0);", 0},
+    {"tiles_fp8.h", "2 * k + lane / 16)", "2 * k + 1 - lane / 16)", 0}, // the two halves of 32 k
+    {"hidden_codes.h", "int mask = 1; mask < 4", "int mask = 2; mask < 4", 0},
+    {"hidden_codes.h", "turn * SHARERS * BLOCK_M", "0", 0}, // maxima that others may still read
+    {"hidden_codes.h", "if (place < rows &&", "if (place <= rows &&", 0},
+    {"hidden_codes.h", "&& at < feature_end)", "&& at <= feature_end)", 0},
+    {"hidden_codes.h", "w.x >> 16 | (w.y & 0xffff0000u)", "w.y >> 16 | (w.x & 0xffff0000u)", 0},
     {"mlp_up.cu", "if (place >= tile.rows ||", "if (place > tile.rows ||", 0},
     {"mlp_up.cu", "|| at >= tile.feature_end)", "|| at > tile.feature_end)", 0},
     {"mlp_up.cu", "number += gpu::blocks()", "number += gpu::blocks() + 1", 0},
@@ -127,7 +148,7 @@ static const char *with_header(struct context *context, const char *text, const 
 /// The source with the fault in it; NULL: the file is none of its own.
 static const char *faulty(struct context *context, const char *text, const char *file, const char *whole, const char *wrong)
 {
-    static const char *const headers[] = {"tiles_codes.h", "tiles_codes_hopper.h", "tiles.h",
+    static const char *const headers[] = {"tiles_fp8.h", "tiles_fp8_hopper.h", "hidden_codes.h", "tiles_codes.h", "tiles_codes_hopper.h", "tiles.h",
                                         "tiles_hopper.h", "codes.h", "slices.h"}; // each includes later ones
     const char *own = strstr(text, whole);
     if (own)
@@ -181,23 +202,25 @@ static void load(struct code *code, const char *chip, const struct fault *fault,
 static void run_layer(const char *chip, const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form,
                       int64_t rows)
 {
-    const struct layer_shape shape = {264, 200, 3, rows, 2, dtype_bf16, dtype_bf16};
+    const bool fp8 = (form & LAYER_FP8) != 0;
+    const struct layer_shape shape = {264, fp8 ? 192 : 200, 3, rows, 2, dtype_bf16, dtype_bf16};
     struct layer l;
     struct code code;
     layer_init_form(&l, &shape, form, "cuda:sm_80", 5);
     const struct plan_param *w[2] = {&l.up_param, &l.down_param};
-    int64_t codes = form & LAYER_E4M3 ? dtype_fp8_e4m3 : dtype_none;
+    int64_t codes = form & LAYER_E4M3 || fp8 ? dtype_fp8_e4m3 : dtype_none, copy[LAYER_COPY];
     l.acc_stride = l.h * 4; // no room between rows
     code_init(&code);
     code_add(&code, kernel_role_mlp_up, (int64_t[]){l.h, l.f, activation_silu, l.dtype, l.a_stride, l.hidden_stride, 0, 0,
-                                                       codes, w[0]->block_cols, w[0]->scales}, 11, 1);
+                                                       codes, w[0]->block_cols, w[0]->scales, l.arithmetic}, 12, 1);
     code_add(&code, kernel_role_mlp_down, (int64_t[]){l.f, l.h, l.dtype, l.result, l.hidden_stride, l.acc_stride, 0, 0,
-                                                         codes, w[1]->block_cols, w[1]->scales}, 11, 1);
+                                                         codes, w[1]->block_cols, w[1]->scales, l.arithmetic}, 12, 1);
+    layer_copy(&l, copy);
+    code_add(&code, kernel_role_copy_rows, copy, LAYER_COPY, 1);
     load(&code, chip, fault, seed);
     memset(l.hidden, 0xff, (size_t)(l.pair_count * l.hidden_stride));
     memset(l.acc, 0xff, (size_t)(l.rows * l.acc_stride));
-    for (int64_t i = 0; i < l.pair_count; i++)
-        memcpy(l.targets[i], l.sources[i], (size_t)(l.h * 2));
+    code_run(&code, 2, &(struct moe_kargs){.p = {&l.pairs}}, 0, l.pair_count);
     struct moe_kargs up = {.p = {&l.pairs, l.a, l.packed_up, l.hidden}};
     struct moe_kargs down = {.p = {&l.pairs, l.hidden, l.packed_down, l.acc}};
     code_run(&code, 0, &up, 0, ROW(&code.plan, plan_kernel, 0)->unit_count * l.experts);
@@ -234,6 +257,17 @@ static void run_wide_codes(const struct fault *fault, uint64_t seed, void *resul
     run_layer("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, LAYER_E4M3, 40);
 }
 
+static void run_fp8(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    run_layer("sm_89", fault, seed, result, size, LAYER_FP8, 100);
+}
+
+static void run_wide_fp8(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    run_layer("sm_90a", fault, seed, result, size * 3 / 4, LAYER_FP8, 100);
+    run_layer("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, LAYER_FP8, 40);
+}
+
 /// With groups of experts and without.
 static void run_router(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
@@ -266,7 +300,8 @@ static void run_router(const struct fault *fault, uint64_t seed, void *result, s
 enum { RESULT_BYTES = 256 << 10 };
 
 static void (*const runs[])(const struct fault *, uint64_t, void *, size_t) = {
-    [EXPERTS] = run_experts, [CODES] = run_codes, [ROUTER] = run_router, [WIDE] = run_wide, [WIDE_CODES] = run_wide_codes};
+    [EXPERTS] = run_experts, [CODES] = run_codes, [ROUTER] = run_router, [WIDE] = run_wide, [WIDE_CODES] = run_wide_codes,
+    [FP8] = run_fp8, [WIDE_FP8] = run_wide_fp8};
 
 /// 0: nothing was noticed. `good`: the results of the kernels without a fault.
 static int notice(enum subject_kind kind, const struct fault *fault, const char *good)

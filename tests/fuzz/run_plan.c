@@ -36,8 +36,10 @@ static int64_t size_of(int64_t dtype)
 }
 
 /// One side of copy_rows: in blocks where the format has them.
-static int64_t side_size(const struct plan_kernel *k, int64_t dtype)
+static int64_t side_size(const struct plan_kernel *k, int64_t dtype, bool coded)
 {
+    if (coded)
+        return moe_coded_row_bytes(k->n[0], size_of(k->n[7]), k->n[3]);
     return size_of(dtype) ? moe_wire_bytes((uint32_t)dtype, k->n[0], dtype == dtype_fp8_e4m3 ? k->n[3] : 0, (uint32_t)k->n[4])
                           : 0;
 }
@@ -70,7 +72,7 @@ static void touch_route(const struct moe_kargs *a, const struct plan_kernel *k, 
 static void touch_copies(const struct moe_kargs *a, const struct plan_kernel *k, int64_t begin, int64_t end)
 {
     const struct moe_row_table *table = (const struct moe_row_table *)a->p[COPY_CONTROL] + k->n[5];
-    int64_t from = side_size(k, k->n[1]), to = side_size(k, k->n[2]);
+    int64_t from = side_size(k, k->n[1], false), to = side_size(k, k->n[2], k->n[7] != 0);
     for (int64_t i = begin; i < end; i++) {
         read_bytes(table->src[i], from);
         memmove(table->dst[i], table->src[i], (size_t)(from < to ? from : to));
@@ -83,8 +85,8 @@ static void touch_up(const struct moe_kargs *a, const struct plan_kernel *k, int
     const struct moe_pairs_head *h = a->p[UP_PAIRS];
     for (int64_t u = begin; u < end; u++)
         for (int64_t p = h->expert_first[u / k->unit_count]; p < h->expert_first[u / k->unit_count + 1]; p++) {
-            read_bytes((const char *)a->p[UP_A] + p * k->n[4], k->n[0] * size_of(k->n[3]));
-            write_bytes((char *)a->p[UP_HIDDEN] + p * k->n[5], k->n[1] * size_of(k->n[3]));
+            read_bytes((const char *)a->p[UP_A] + p * k->n[4], k->n[11] ? k->n[4] : k->n[0] * size_of(k->n[3]));
+            write_bytes((char *)a->p[UP_HIDDEN] + p * k->n[5], k->n[11] ? k->n[5] : k->n[1] * size_of(k->n[3]));
             read_bytes(&h->pair_weight[p], 4);
         }
 }
@@ -93,7 +95,7 @@ static void touch_down(const struct moe_kargs *a, const struct plan_kernel *k)
 {
     const struct moe_pairs_head *h = a->p[DOWN_PAIRS];
     for (int64_t p = 0; p < h->expert_first[h->experts]; p++) {
-        read_bytes((const char *)a->p[DOWN_HIDDEN] + p * k->n[4], k->n[0] * size_of(k->n[2]));
+        read_bytes((const char *)a->p[DOWN_HIDDEN] + p * k->n[4], k->n[11] ? k->n[4] : k->n[0] * size_of(k->n[2]));
         write_bytes((char *)a->p[DOWN_ACC] + h->pair_row[p] * k->n[5], 4 * k->n[1]);
     }
     for (int64_t r = 0; r < h->rows; r++) {

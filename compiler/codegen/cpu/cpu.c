@@ -215,6 +215,9 @@ static bool can_copy(const int64_t *n)
     struct wire_format blocks = {dtype_fp8_e4m3, (uint32_t)n[3], (uint32_t)n[4]};
     bool from = computes(n[1]) || n[1] == dtype_fp8_e4m3, to = computes(n[2]) || n[2] == dtype_fp8_e4m3;
     bool plain = n[4] == scale_type_none, coded = (computes(n[1]) || computes(n[2])) && wire_built(blocks);
+    if (n[7]) // rows to multiply: from their type, or from the wire
+        return n[0] > 0 && n[0] % 8 == 0 && from && n[2] == dtype_fp8_e4m3 && wire_built(blocks) && computes(n[7]) &&
+               (n[6] == dtype_none || computes(n[6]));
     return n[0] > 0 && n[0] % 8 == 0 && from && to && (plain || coded) && n[5] >= 0 && n[5] < TABLES_END &&
            (n[6] == dtype_none || computes(n[6]));
 }
@@ -226,16 +229,24 @@ static bool can_expand(const int64_t *stored)
     return !stored[0] || (codes && stored[1] > 0 && stored[1] % 8 == 0 && stored[2] > 0);
 }
 
+/// Rows coded as the weights are, in blocks of as many columns.
+static bool can_code(const int64_t *n, int64_t dtype)
+{
+    struct wire_format format = wire_of_code(n[11]);
+    return !n[11] || (n[8] == dtype_fp8_e4m3 && format.dtype == dtype_fp8_e4m3 && format.block == 128 && n[9] == 128 &&
+                      wire_built(format) && dtype != dtype_f32);
+}
+
 static bool can_up(const int64_t *n)
 {
-    return can_expand(n + 8) && n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 &&
+    return can_expand(n + 8) && can_code(n, n[3]) && n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[2] >= 0 &&
            n[2] < activation_words_count && computes(n[3]) &&
            !((n[7] & MLP_PLAIN) && n[2] == activation_clamped_silu);
 }
 
 static bool can_down(const int64_t *n)
 {
-    return can_expand(n + 8) && n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0 && computes(n[2]) && computes(n[3]);
+    return can_expand(n + 8) && can_code(n, n[2]) && n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0 && computes(n[2]) && computes(n[3]);
 }
 
 static bool can_merge(const int64_t *n)

@@ -120,12 +120,18 @@ struct wire_format wire_of_code(int64_t code); // moe_wire_code
 bool wire_built(struct wire_format format);
 
 struct wire_row {
-    LLVMValueRef plain, coded; // the same row as elements and in blocks
+    LLVMValueRef plain, coded; // the same row as elements and in blocks; in one place, where `elements` are as large
     uint32_t plain_dtype;
     int64_t width;
     struct wire_format format;
+    uint32_t between;  // elements are rounded to it first; none: not
+    uint32_t elements; // type of the codes of a row to multiply (kernels.h); none: a row on the wire
 };
 void pack_row(struct emit *e, const struct wire_row *row);
+/// Blocks [begin, end) of it.
+void pack_blocks(struct emit *e, const struct wire_row *row, LLVMValueRef begin, LLVMValueRef end);
+/// From a row on the wire to one to multiply, in the same blocks.
+void widen_row(struct emit *e, LLVMValueRef from, const struct wire_row *row);
 /// Elements [column, column + lanes) of a row as f32; column is a multiple of lanes.
 LLVMValueRef load_wire(struct emit *e, LLVMValueRef row, int64_t width, LLVMValueRef column, struct wire_format format,
                        unsigned lanes);

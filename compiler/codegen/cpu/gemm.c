@@ -192,11 +192,23 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
     loop_end(e, &loop, carried);
 }
 
-// totals (then, where it prefetches, the place to prefetch) += scales x (A x panel) over a block of `count` k values
-static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *a, LLVMValueRef b,
-                      LLVMValueRef scales, int64_t count, LLVMValueRef *totals)
+// a block's scales of the weights, for a row of A whose codes have one of their own
+static void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scales, unsigned row,
+                      const LLVMValueRef *factors, LLVMValueRef *own)
 {
-    LLVMValueRef carried[CARRIED_MAX], factors[TILE_VECTORS];
+    LLVMValueRef scale = NULL;
+    if (row_scales)
+        scale = splat(e, load(e, e->f32, offset_const(e, row_scales, row * gemm->a_stride), 4), e->level->lanes);
+    for (unsigned i = 0; i < vectors_of(gemm); i++)
+        own[i] = scale ? LLVMBuildFMul(e->builder, factors[i], scale, "") : factors[i];
+}
+
+// totals (then, where it prefetches, the place to prefetch) += scales x (A x panel) over a block of `count` k values.
+// `row_scales`: of the first row of A, or NULL.
+static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *a, LLVMValueRef b,
+                      LLVMValueRef scales, LLVMValueRef row_scales, int64_t count, LLVMValueRef *totals)
+{
+    LLVMValueRef carried[CARRIED_MAX], factors[TILE_VECTORS], own[TILE_VECTORS];
     unsigned numbers = rows * vectors_of(gemm), lanes = e->level->lanes;
     for (unsigned i = 0; i < numbers; i++)
         carried[i] = splat_f32(e, 0, lanes);
@@ -206,8 +218,11 @@ static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LL
     for (unsigned i = 0; i < gemm->panels; i++)
         load_scales(e, &gemm->weights, offset_const(e, scales, i * plan_panel_bytes(&gemm->weights)),
                     factors + i * PANEL_VECTORS);
-    for (unsigned i = 0; i < numbers; i++)
-        totals[i] = multiply_add(e, carried[i], factors[i % vectors_of(gemm)], totals[i]);
+    for (unsigned i = 0; i < numbers; i++) {
+        if (i % vectors_of(gemm) == 0)
+            scale_row(e, gemm, row_scales, i / vectors_of(gemm), factors, own);
+        totals[i] = multiply_add(e, carried[i], own[i % vectors_of(gemm)], totals[i]);
+    }
 }
 
 // sums = A x panels, block after block of k that shares scales
@@ -221,6 +236,7 @@ static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned ro
     LLVMValueRef b = LLVMGetParam(e->function, TILE_B), a[TILE_VECTORS], block_a[TILE_VECTORS];
     LLVMValueRef scales = LLVMGetParam(e->function, TILE_SCALES);
     make_readers(e, gemm, a);
+    LLVMValueRef row_scales = gemm->row_scales ? offset_const(e, LLVMGetParam(e->function, TILE_A), gemm->row_scales) : NULL;
     for (unsigned i = 0; i < numbers; i++)
         sums[i] = splat_f32(e, 0, lanes);
     sums[numbers] = LLVMGetParam(e->function, TILE_AHEAD);
@@ -229,14 +245,16 @@ static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned ro
         for (unsigned i = 0; i < readers_of(e, gemm); i++)
             block_a[i] = offset(e, a[i], scaled(e, loop.index, a_bytes));
         add_block(e, gemm, rows, block_a, offset(e, b, scaled(e, loop.index, b_bytes)),
-                  offset(e, scales, scaled(e, loop.index, scale_bytes)), block, sums);
+                  offset(e, scales, scaled(e, loop.index, scale_bytes)),
+                  row_scales ? offset(e, row_scales, scaled(e, loop.index, 4)) : NULL, block, sums);
         loop_end(e, &loop, sums);
     }
     for (unsigned i = 0; i < readers_of(e, gemm); i++)
         block_a[i] = offset_const(e, a[i], whole * a_bytes);
     if (rest > 0)
         add_block(e, gemm, rows, block_a, offset_const(e, b, whole * b_bytes),
-                  offset_const(e, scales, whole * scale_bytes), rest, sums);
+                  offset_const(e, scales, whole * scale_bytes),
+                  row_scales ? offset_const(e, row_scales, whole * 4) : NULL, rest, sums);
 }
 
 // hands the sums to the finisher, panel by panel

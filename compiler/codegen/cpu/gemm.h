@@ -13,6 +13,7 @@ struct gemm {
     struct plan_param weights; // in memory
     int64_t k;
     int64_t a_stride;
+    int64_t row_scales; // in a row of A: where the scales of its codes begin, one for each block of the weights; 0: none
     unsigned most_rows; // of a tile
     int64_t p_row[TILE_POINTERS], p_panel[TILE_POINTERS]; // bytes from a row (a panel) to the next, of the finisher's p[]
     bool prefetches;    // into L2, where there are enough rows to hide it behind

@@ -12,6 +12,8 @@ struct up {
     bool weighted; // the routing weight multiplies the input, that is, both products
     bool plain;    // one projection, without a gate
     bool biased;
+    struct wire_format coded; // what hidden rows are multiplied in; block 0: their own type
+    int64_t features;
 };
 
 // The biases of an expert's outputs, packed like a matrix of one column: a panel's are in the order of its columns.
@@ -143,13 +145,37 @@ static LLVMValueRef wave_weights(struct emit *e, LLVMValueRef pairs, LLVMValueRe
     return offset(e, w, scaled(e, first, weights->bytes));
 }
 
+// Blocks [begin, end) of the hidden rows of `rows` pairs, in place: what the activation gave becomes codes and scales.
+static void code_hidden(struct emit *e, const struct up *up, LLVMValueRef hidden, LLVMValueRef rows, LLVMValueRef begin,
+                        LLVMValueRef end)
+{
+    struct loop loop = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
+    LLVMValueRef row = offset(e, hidden, scaled(e, loop.index, up->hidden_stride));
+    pack_blocks(e,
+                &(struct wire_row){.plain = row,
+                                   .coded = row,
+                                   .plain_dtype = up->dtype,
+                                   .width = up->features,
+                                   .format = up->coded,
+                                   .elements = up->dtype},
+                begin, end);
+    loop_end(e, &loop, NULL);
+}
+
+// panels of a unit of work: one, or those of a block of hidden features
+static int64_t unit_panels(const struct up *up)
+{
+    int64_t panel = up->gemm.weights.panel;
+    return up->coded.block ? up->coded.block / (up->plain ? panel : panel / 2) : 1;
+}
+
 // Units [begin, end): expert after expert, each with the panels that are its own among them.
 static void up_body(struct emit *e, const struct up *up, const struct plan_param *bias)
 {
     LLVMBuilderRef b = e->builder;
     const struct gemm *gemm = &up->gemm;
     int64_t bytes = plan_panel_bytes(&gemm->weights);
-    LLVMValueRef panels = const_i64(e, plan_panels(&gemm->weights)), one = const_i64(e, 1);
+    LLVMValueRef units = const_i64(e, plan_up_units(&gemm->weights, up->coded.block)), one = const_i64(e, 1);
     LLVMValueRef pairs = kernel_argument(e, UP_PAIRS), a = kernel_argument(e, UP_A), w = kernel_argument(e, UP_W);
     LLVMValueRef hidden = kernel_argument(e, UP_HIDDEN);
     LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
@@ -157,21 +183,28 @@ static void up_body(struct emit *e, const struct up *up, const struct plan_param
     w = wave_weights(e, pairs, w, &gemm->weights);
     LLVMValueRef biases = up->biased ? wave_weights(e, pairs, kernel_argument(e, UP_ARGS), bias) : NULL;
 
-    LLVMValueRef last = LLVMBuildUDiv(b, LLVMBuildSub(b, e->end, one, ""), panels, "");
-    LLVMValueRef from = LLVMBuildUDiv(b, e->begin, panels, ""), to = LLVMBuildAdd(b, last, one, "");
+    LLVMValueRef last = LLVMBuildUDiv(b, LLVMBuildSub(b, e->end, one, ""), units, "");
+    LLVMValueRef from = LLVMBuildUDiv(b, e->begin, units, ""), to = LLVMBuildAdd(b, last, one, "");
     struct loop experts = loop_begin(e, from, to, 1, NULL, 0);
-    LLVMValueRef unit = LLVMBuildMul(b, experts.index, panels, ""), after = LLVMBuildAdd(b, unit, panels, "");
+    LLVMValueRef unit = LLVMBuildMul(b, experts.index, units, ""), after = LLVMBuildAdd(b, unit, units, "");
     LLVMValueRef begin = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSGT, e->begin, unit, ""), e->begin, unit, "");
     LLVMValueRef end = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, e->end, after, ""), e->end, after, "");
     LLVMValueRef first, rows = expert_rows(e, expert_first, experts.index, &first);
-    LLVMValueRef panel = LLVMBuildSub(b, begin, unit, "");
+    begin = LLVMBuildSub(b, begin, unit, "");
+    end = LLVMBuildSub(b, end, unit, "");
+    LLVMValueRef panels = const_i64(e, plan_panels(&gemm->weights)), panel = scaled(e, begin, unit_panels(up));
+    LLVMValueRef stop = scaled(e, end, unit_panels(up)), own = LLVMBuildMul(b, experts.index, panels, "");
+    stop = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, stop, panels, ""), stop, panels, "");
     LLVMValueRef out = offset(e, hidden, scaled(e, first, up->hidden_stride));
     LLVMValueRef p[TILE_POINTERS] = {offset(e, out, scaled(e, panel, gemm->p_panel[0])),
                                      offset(e, pair_weight, scaled(e, first, 4))};
     if (up->biased)
         p[2] = offset(e, offset(e, biases, scaled(e, experts.index, bias->bytes)), scaled(e, panel, gemm->p_panel[2]));
-    gemm_rows(e, gemm, rows, offset(e, a, scaled(e, first, gemm->a_stride)), LLVMBuildSub(b, end, begin, ""),
-              offset(e, w, scaled(e, begin, bytes)), offset(e, w, scaled(e, end, bytes)), p);
+    gemm_rows(e, gemm, rows, offset(e, a, scaled(e, first, gemm->a_stride)), LLVMBuildSub(b, stop, panel, ""),
+              offset(e, w, scaled(e, LLVMBuildAdd(b, own, panel, ""), bytes)),
+              offset(e, w, scaled(e, LLVMBuildAdd(b, own, stop, ""), bytes)), p);
+    if (up->coded.block)
+        code_hidden(e, up, out, rows, begin, end);
     loop_end(e, &experts, NULL);
     LLVMBuildRetVoid(b);
 }
@@ -185,12 +218,15 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
                     .hidden_stride = n[5],
                     .weighted = n[6] != 0,
                     .plain = (n[7] & MLP_PLAIN) != 0,
-                    .biased = (n[7] & MLP_HAS_BIAS) != 0};
+                    .biased = (n[7] & MLP_HAS_BIAS) != 0,
+                    .coded = wire_of_code(n[11]),
+                    .features = n[1]};
     up.gemm = (struct gemm){
         .a_dtype = up.dtype,
         .weights = expert_weights(e, up.dtype, n + 8, up.plain ? n[1] : 2 * n[1], n[0], !up.plain),
         .k = n[0],
         .a_stride = n[4],
+        .row_scales = n[11] ? moe_codes_bytes(n[0], dtype_bytes(up.dtype)) : 0,
         .most_rows = tile_rows(e, up.dtype),
         .prefetches = true,
         .finish = finish_up,
@@ -207,9 +243,9 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
 
     int64_t bytes = plan_panel_bytes(&up.gemm.weights);
     kernel->unit = work_unit_fixed;
-    kernel->unit_count = plan_panels(&up.gemm.weights);
+    kernel->unit_count = plan_up_units(&up.gemm.weights, up.coded.block);
     kernel->scratch_bytes = gemm_scratch(&up.gemm);
-    kernel->grain = grain_for(bytes);
+    kernel->grain = up.coded.block ? 1 : grain_for(bytes);
 }
 
 struct down {
@@ -343,6 +379,7 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
         .weights = expert_weights(e, dtype, n + 8, n[1], n[0], false),
         .k = n[0],
         .a_stride = n[4],
+        .row_scales = n[11] ? moe_codes_bytes(n[0], dtype_bytes(dtype)) : 0,
         .most_rows = tile_rows(e, dtype),
         .prefetches = true,
         .finish = finish_down,

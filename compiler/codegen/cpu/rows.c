@@ -46,8 +46,11 @@ void generate_copy_rows(struct emit *e, struct plan_kernel *kernel, const char *
     struct loop rows = loop_begin(e, e->begin, e->end, 1, NULL, 0);
     copy.src = element(e, e->ptr, 8, sources, rows.index);
     copy.dst = element(e, e->ptr, 8, targets, rows.index);
-    if (copy.to == dtype_fp8_e4m3 && format.block)
-        pack_row(e, &(struct wire_row){copy.src, copy.dst, copy.from.dtype, n[0], format});
+    struct wire_row row = {copy.src, copy.dst, copy.from.dtype, n[0], format, copy.between, (uint32_t)n[7]};
+    if (copy.to == dtype_fp8_e4m3 && format.block && copy.from.dtype == dtype_fp8_e4m3)
+        widen_row(e, copy.src, &row);
+    else if (copy.to == dtype_fp8_e4m3 && format.block)
+        pack_row(e, &row);
     else if (copy.from.dtype == copy.to)
         for_chunks(e, n[0] * dtype_bytes(copy.to) / 4, 4, copy_chunk, &copy);
     else

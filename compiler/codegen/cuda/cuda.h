@@ -15,6 +15,7 @@ struct cuda_chip {
     const char *name;     // `sm_80`
     int64_t shared_bytes; // that a block may have
     int64_t sm_shared_bytes, sm_registers, sm_threads; // of a multiprocessor
+    bool multiplies_codes; // E4M3 by mma.sync; sm_100a takes it, but the assembler widens codes itself, with more registers
     bool warpgroups;      // products by four warps together, from boxes of tensors in shared memory (sm_90a)
 };
 
@@ -25,7 +26,8 @@ const struct cuda_chip *cuda_chip(const char *name);
 struct cuda_tile {
     int64_t rows, features; // gate and up count apart
 };
-struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, uint32_t operand, bool codes);
+/// `codes`: weights are; `fp8`: in FP8 arithmetic.
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, uint32_t operand, bool codes, bool fp8);
 
 /// Fills param's layout, panel, group, bytes and dtype for the CUDA kernels: rows as in the checkpoint; `panel` is how
 /// many of them a unit of work takes. Calling it again changes nothing. False: a type without kernels.

@@ -6,7 +6,7 @@
 #include "compiler/base/base.h"
 
 enum cuda_back { CUDA_GPU = 1, CUDA_CPU = 2 };
-enum { CUDA_MOST_HEADERS = 24 };
+enum { CUDA_MOST_HEADERS = 32 };
 
 /// Every header that kernels may include when they are compiled for a back: the names that they include it by, and texts.
 /// How many there are.

@@ -8,13 +8,14 @@
 #include <string.h>
 
 enum { THREADS = 128, BLOCK_M = 64, HALF = 64, COLUMNS = 64, STAGES = 3, SLICE_BYTES = 128 };
+enum { CODED_THREADS = 256, CODED_BLOCK = 128 }; // tiles_fp8.h: threads, and features or k that share a scale
 enum { WIDE_THREADS = 384, WIDE_BLOCK_M = 128, WIDE_BLOCK_N = 256, WIDE_STAGES = 4, BOX_ROWS = 64, SLICE = 64 }; // tiles_hopper.h
 enum { ROUTE_K_STEP = 36, ROW_GRAIN = 64, TILE_GRAIN = 4 };
 
 static const struct cuda_chip chips[] = {
-    {"sm_80", 163 << 10, 164 << 10, 65536, 2048, false},   {"sm_86", 99 << 10, 100 << 10, 65536, 1536, false},
-    {"sm_89", 99 << 10, 100 << 10, 65536, 1536, false},    {"sm_90a", 227 << 10, 228 << 10, 65536, 2048, true},
-    {"sm_100a", 227 << 10, 228 << 10, 65536, 2048, false}, {"sm_120a", 99 << 10, 100 << 10, 65536, 1536, false},
+    {"sm_80", 163 << 10, 164 << 10, 65536, 2048, false, false},  {"sm_86", 99 << 10, 100 << 10, 65536, 1536, false, false},
+    {"sm_89", 99 << 10, 100 << 10, 65536, 1536, true, false},    {"sm_90a", 227 << 10, 228 << 10, 65536, 2048, true, true},
+    {"sm_100a", 227 << 10, 228 << 10, 65536, 2048, false, false}, {"sm_120a", 99 << 10, 100 << 10, 65536, 1536, true, false},
 };
 
 const struct cuda_chip *cuda_chip(const char *name)
@@ -91,7 +92,8 @@ static const struct role roles[kernel_role_words_count] = {
                                 {"BLOCK", COUNT_OF, 0, 0},
                                 WORD_NAMED("SCALE_TYPE", scale_type),
                                 {"TABLE", COUNT_OF, 0, 0},
-                                WORD_NAMED("BETWEEN", dtype)},
+                                WORD_NAMED("BETWEEN", dtype),
+                                WORD_NAMED("MULTIPLIED", dtype)},
                                0,
                                0,
                                0},
@@ -105,7 +107,8 @@ static const struct role roles[kernel_role_words_count] = {
                              {"FORM", COUNT_OF, 0, 0},
                              WORD_NAMED("CODES", dtype),
                              {"CODE_BLOCK", COUNT_OF, 0, 0},
-                             {"CODE_SCALES", SIZE, 0, 0}},
+                             {"CODE_SCALES", SIZE, 0, 0},
+                             {"ARITHMETIC", SIZE, 0, 0}},
                             0,
                             "ALPHA",
                             "LIMIT"},
@@ -119,7 +122,8 @@ static const struct role roles[kernel_role_words_count] = {
                                {"FORM", COUNT_OF, 0, 0},
                                WORD_NAMED("CODES", dtype),
                                {"CODE_BLOCK", COUNT_OF, 0, 0},
-                               {"CODE_SCALES", SIZE, 0, 0}},
+                               {"CODE_SCALES", SIZE, 0, 0},
+                               {"ARITHMETIC", SIZE, 0, 0}},
                               0,
                               0,
                               0},
@@ -213,9 +217,12 @@ static bool is_plain(const struct plan_kernel *kernel)
     return kernel->role == kernel_role_mlp_up && (kernel->n[7] & MLP_PLAIN);
 }
 
-/// Rows of the B tile; fewer for codes, whose sums take twice the registers.
+/// Rows of the B tile; fewer for codes that are expanded, whose sums take twice the registers. In FP8 arithmetic the hidden
+/// features of a block that shares a scale.
 static int64_t block_n(const struct plan_kernel *kernel)
 {
+    if (kernel->n[11])
+        return kernel->role == kernel_role_mlp_up && !is_plain(kernel) ? 2 * CODED_BLOCK : CODED_BLOCK;
     return kernel->role == kernel_role_mlp_up && !is_plain(kernel) && !kernel->n[8] ? 2 * HALF : COLUMNS;
 }
 
@@ -245,7 +252,7 @@ static struct plan_param weights_of(const struct plan_kernel *kernel, bool biase
 /// Rows of the B tile by warpgroups; fewer for codes, as above.
 static int64_t wide_block_n(const struct plan_kernel *kernel)
 {
-    return kernel->n[8] ? WIDE_BLOCK_N / 2 : WIDE_BLOCK_N;
+    return kernel->n[8] && !kernel->n[11] ? WIDE_BLOCK_N / 2 : WIDE_BLOCK_N;
 }
 
 /// What a slot of codes.h takes for `rows` rows.
@@ -270,7 +277,7 @@ static int64_t product_bytes(const struct plan_kernel *kernel, const struct plan
 static int64_t wide_bytes(const struct plan_kernel *kernel, const struct plan_param *weights)
 {
     int64_t b = wide_block_n(kernel), a_and_barriers = WIDE_STAGES * (WIDE_BLOCK_M * SLICE_BYTES + 16);
-    if (!weights->scales)
+    if (!weights->scales || kernel->n[11])
         return a_and_barriers + WIDE_STAGES * b * SLICE_BYTES;
     return a_and_barriers + 2 * b * SLICE_BYTES + (WIDE_STAGES + 1) * code_slot_bytes(weights, b);
 }
@@ -300,21 +307,22 @@ static bool is_wide(const struct cuda_chip *chip, const struct plan_kernel *kern
     return product && chip->warpgroups && operand_of(kernel) != dtype_f32;
 }
 
-struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, uint32_t operand, bool codes)
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, uint32_t operand, bool codes, bool fp8)
 {
-    struct plan_kernel kernel = {.role = gated ? kernel_role_mlp_up : kernel_role_mlp_down, .n[8] = codes};
+    struct plan_kernel kernel = {.role = gated ? kernel_role_mlp_up : kernel_role_mlp_down, .n[8] = codes, .n[11] = fp8};
     kernel.n[gated ? 3 : 2] = operand;
     bool wide = is_wide(chip, &kernel);
     return (struct cuda_tile){wide ? WIDE_BLOCK_M : BLOCK_M, wide ? wide_block_n(&kernel) : block_n(&kernel)};
 }
 
-/// The tensors of a wide product: A, a row a pair; and B, a row an output feature of an expert, gate and up apart; codes are
-/// no tensors.
+/// The tensors of a wide product: A, a row a pair; and B, a row an output feature of an expert, gate and up apart; codes that
+/// are expanded are no tensors.
 static void set_maps(struct cuda_source *source, const struct plan_kernel *kernel)
 {
-    const int64_t *n = kernel->n, k = n[0], rows = n[1];
+    const int64_t *n = kernel->n, rows = n[1], k = n[11] ? n[0] / 2 : n[0]; // two codes are an element
     bool up = kernel->role == kernel_role_mlp_up;
     struct plan_param weights = weights_of(kernel, false);
+    int64_t row_bytes = plan_row_bytes(&weights);
     source->maps[0] = (struct cuda_map){.argument = up ? UP_A : DOWN_HIDDEN,
                                         .rank = 2,
                                         .counts = cuda_counts_pairs,
@@ -322,13 +330,13 @@ static void set_maps(struct cuda_source *source, const struct plan_kernel *kerne
                                         .strides = {2, n[4]},
                                         .box = {SLICE, BOX_ROWS}};
     source->map_count = 1;
-    if (n[8])
+    if (n[8] && !n[11])
         return;
     source->maps[1] = (struct cuda_map){.argument = up ? UP_W : DOWN_W,
                                         .rank = 4,
                                         .counts = cuda_counts_experts,
                                         .extents = {k, rows, weights.rows / rows, 1},
-                                        .strides = {2, 2 * k, 2 * k * rows, weights.bytes},
+                                        .strides = {2, row_bytes, row_bytes * rows, weights.bytes},
                                         .box = {SLICE, BOX_ROWS, 1, 1}};
     source->map_count = 2;
 }
@@ -361,27 +369,33 @@ static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const
     struct plan_param weights = weights_of(kernel, false);
     bool up = kernel->role == kernel_role_mlp_up, gated = up && !is_plain(kernel), wide = is_wide(chip, kernel);
     int64_t high = wide ? WIDE_BLOCK_M : BLOCK_M, rows = wide ? wide_block_n(kernel) : block_n(kernel);
-    int64_t unit = weights.panel / (gated ? 2 : 1), columns = least(rows, weights.rows);
+    bool coded = kernel->n[11] != 0;
+    int64_t unit = coded && up ? CODED_BLOCK : weights.panel / (gated ? 2 : 1), columns = least(rows, weights.rows);
     put_size(w, "WEIGHT_BYTES", weights.bytes);
     put_size(w, "BIAS_BYTES", weights_of(kernel, true).bytes);
     put_count(w, "BLOCK_M", high);
     put_count(w, "PANEL", unit);
     if (up) {
         put_count(w, "FEATURES", wide ? rows / 4 : rows / 2); // two teams
-        put_count(w, "TILE_PANELS", rows / weights.panel);
+        put_count(w, "TILE_PANELS", rows / (gated ? 2 : 1) / unit);
     } else {
         put_count(w, "COLUMNS", rows);
     }
+    // maxima of hidden rows, of each of those who share their blocks, twice
+    int64_t shared = coded && up ? 2 * high * 4 * (wide ? 2 : CODED_THREADS / 64) : 0;
     source->stages = wide ? WIDE_STAGES : STAGES;
-    source->threads = wide ? WIDE_THREADS : THREADS;
+    while (coded && !wide && source->stages > 2 && source->stages * (high + rows) * SLICE_BYTES + shared > chip->shared_bytes)
+        source->stages--;
+    source->threads = wide ? WIDE_THREADS : coded ? CODED_THREADS : THREADS;
     source->tile_flops = 2 * high * columns * kernel->n[0];
-    source->tile_bytes = high * kernel->n[0] * dtype_bytes(operand_of(kernel)) + columns * (plan_rows_bytes(&weights) / weights.rows);
+    source->tile_bytes = high * kernel->n[0] * (coded ? 1 : dtype_bytes(operand_of(kernel))) + columns * (plan_rows_bytes(&weights) / weights.rows);
     put_count(w, "STAGES", source->stages);
-    put_count(w, "RESIDENT", wide ? 1 : 2);
+    put_count(w, "RESIDENT", wide || coded ? 1 : 2);
+    put_constant(w, &(struct constant){"NATIVE_CODES", FLAG, 0, 0}, chip->multiplies_codes);
     if (!wide)
-        return product_bytes(kernel, &weights);
+        return coded ? source->stages * (high + rows) * SLICE_BYTES + shared : product_bytes(kernel, &weights);
     put_maps(w, source);
-    return wide_bytes(kernel, &weights);
+    return wide_bytes(kernel, &weights) + shared;
 }
 
 /// Tile sizes and what follows from them, in the text and in `source`.
@@ -444,6 +458,8 @@ static bool can_copy(const int64_t *n)
 {
     bool packs = n[2] == dtype_fp8_e4m3, unpacks = n[1] == dtype_fp8_e4m3;
     bool in_blocks = known_format(dtype_fp8_e4m3, n[3], n[4]), sizes = n[0] > 0 && n[0] % 8 == 0;
+    if (n[7]) // rows to multiply: from their type, or from the wire
+        return sizes && in_blocks && packs && n[7] == dtype_fp8_e4m3 && (unpacks || computes(n[1]));
     if (packs || unpacks)
         return sizes && in_blocks && computes(packs ? n[1] : n[2]);
     return row_kernel(n, 2) && !n[3];
@@ -471,6 +487,9 @@ static bool can_multiply(const struct plan_kernel *kernel)
 {
     const int64_t *n = kernel->n;
     bool up = kernel->role == kernel_role_mlp_up, sizes = n[0] > 0 && n[0] % 8 == 0 && n[1] > 0 && n[1] % 8 == 0;
+    if (n[11] && (n[8] != dtype_fp8_e4m3 || n[9] != CODED_BLOCK || n[11] >> 16 != CODED_BLOCK || operand_of(kernel) == dtype_f32 ||
+                  !known_format(n[11] & 0xff, n[11] >> 16, n[11] >> 8 & 0xff)))
+        return false;
     if (n[8] && (n[8] < 0 || !dtype_quantised((uint32_t)n[8]) || n[9] <= 0 || n[9] % 16 ||
                  n[10] != weights_of(kernel, false).scales))
         return false;
@@ -535,7 +554,8 @@ static void set_units(struct plan_kernel *kernel)
     bool expert_kernel = kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down;
     if (expert_kernel) {
         struct plan_param param = weights_of(kernel, false);
-        kernel->unit_count = (param.rows + param.panel - 1) / param.panel;
+        bool up = kernel->role == kernel_role_mlp_up;
+        kernel->unit_count = plan_up_units(&param, up ? kernel->n[11] >> 16 : 0);
     }
     kernel->grain = expert_kernel ? TILE_GRAIN : ROW_GRAIN;
     kernel->scratch_bytes = kernel->code_offset = 0;

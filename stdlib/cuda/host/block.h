@@ -90,7 +90,8 @@ struct Chain {
 struct Product {
     Chain *chain;
     uint64_t a, b;
-    bool add, half;
+    bool add;
+    enum host_operand type;
     uint32_t group;
 };
 

@@ -24,7 +24,15 @@ void host_sync_block(void);
 void host_sync_threads(int id, int threads);
 
 // What all lanes of a warp do together: each gives a record of its own, and goes on when all have come.
-enum host_warp_op { HOST_SYNC, HOST_SHUFFLE, HOST_LOAD_MATRICES, HOST_MULTIPLY_BF16, HOST_MULTIPLY_F16, HOST_WARP_OPS };
+enum host_warp_op {
+    HOST_SYNC,
+    HOST_SHUFFLE,
+    HOST_LOAD_MATRICES,
+    HOST_MULTIPLY_BF16,
+    HOST_MULTIPLY_F16,
+    HOST_MULTIPLY_E4M3,
+    HOST_WARP_OPS
+};
 struct host_shuffle_lane {
     uint32_t value;
     int lane;
@@ -55,6 +63,37 @@ static inline float host_widen_f16(uint32_t bits)
     return value;
 }
 
+/// The number of an E4M3 code.
+static inline float host_widen_e4m3(uint32_t code)
+{
+    const uint32_t rest = code & 0x7f;
+    uint32_t wide = rest << 20;
+    float value;
+    __builtin_memcpy(&value, &wide, 4);
+    value = rest == 0x7f ? __builtin_nanf("") : value * 0x1p120f;
+    return code & 0x80 ? -value : value;
+}
+
+/// What products multiply.
+enum host_operand { HOST_BF16, HOST_F16, HOST_E4M3 };
+
+/// The numbers that a word holds, 2 or 4; how many.
+static inline int host_widen(uint32_t word, enum host_operand type, float *to)
+{
+    for (int i = 0; i < 4 && type == HOST_E4M3; i++)
+        to[i] = host_widen_e4m3(word >> 8 * i & 0xff);
+    if (type == HOST_E4M3)
+        return 4;
+    uint32_t low = word << 16, high = word & 0xffff0000u;
+    __builtin_memcpy(to, &low, 4);
+    __builtin_memcpy(to + 1, &high, 4);
+    if (type == HOST_F16) {
+        to[0] = host_widen_f16(word);
+        to[1] = host_widen_f16(word >> 16);
+    }
+    return 2;
+}
+
 void host_copy_async(void *to, const void *from, int bytes);
 void host_copy_async_commit(void);
 void host_copy_async_wait(int groups);
@@ -78,7 +117,8 @@ struct host_group_lane {
     float *d;
     int columns;
     uint64_t a, b;
-    int add, half; // half: of f16, not bf16
+    int add;
+    enum host_operand type;
 };
 void host_multiply_begin(void);
 void host_multiply_group(struct host_group_lane *product);

@@ -75,7 +75,8 @@ void report(const void *place, const char *format, ...)
 /// What a fiber waits in, in words.
 static std::string wait_of(const Fiber *fiber)
 {
-    static const char *const ops[HOST_WARP_OPS] = {"sync_warp", "shuffle", "load_matrices", "multiply_bf16", "multiply_f16"};
+    static const char *const ops[HOST_WARP_OPS] = {"sync_warp",     "shuffle",      "load_matrices",
+                                                   "multiply_bf16", "multiply_f16", "multiply_codes"};
     char text[192];
     switch (fiber->waiting) {
     case Waiting::block_barrier:

@@ -31,36 +31,26 @@ static void load_matrices(Fiber *const *lanes)
             memcpy(&((const host_matrices_lane *)lanes[l]->lane_record)->result[i], rows[8 * i + l / 4] + l % 4 * 4, 4);
 }
 
-static void widen(uint32_t pair, bool half, float *to)
+/// A word has two k of 16 bits, or four codes; a product eight words along k.
+static void multiply(Fiber *const *lanes, enum host_operand type)
 {
-    if (half) {
-        to[0] = host_widen_f16(pair);
-        to[1] = host_widen_f16(pair >> 16);
-        return;
-    }
-    uint32_t low = pair << 16, high = pair & 0xffff0000u;
-    memcpy(to, &low, 4);
-    memcpy(to + 1, &high, 4);
-}
-
-static void multiply(Fiber *const *lanes, bool half)
-{
-    float a[16][16], b[16][8], d[16][8];
+    float a[16][32], b[32][8], d[16][8];
+    const int each = type == HOST_E4M3 ? 4 : 2;
     for (int l = 0; l < LANES; l++) {
         const host_multiply_lane *own = (const host_multiply_lane *)lanes[l]->lane_record;
-        int row = l / 4, column = l % 4 * 2;
+        int row = l / 4, column = l % 4 * each;
         for (int i = 0; i < 4; i++)
-            widen(own->a[i], half, &a[row + i % 2 * 8][column + i / 2 * 8]);
+            host_widen(own->a[i], type, &a[row + i % 2 * 8][column + i / 2 * 4 * each]);
         for (int i = 0; i < 2; i++) {
-            float two[2];
-            widen(own->b[i], half, two);
-            b[column + 8 * i][row] = two[0];
-            b[column + 8 * i + 1][row] = two[1];
+            float numbers[4];
+            host_widen(own->b[i], type, numbers);
+            for (int j = 0; j < each; j++)
+                b[column + 4 * each * i + j][row] = numbers[j];
         }
     }
     for (int row = 0; row < 16; row++) {
         float sum[8] = {};
-        for (int k = 0; k < 16; k++)
+        for (int k = 0; k < 8 * each; k++)
             for (int column = 0; column < 8; column++)
                 sum[column] += a[row][k] * b[k][column];
         memcpy(d[row], sum, sizeof sum);
@@ -86,7 +76,8 @@ void complete_warp(int op, Fiber *const *lanes)
         break;
     case HOST_MULTIPLY_BF16:
     case HOST_MULTIPLY_F16:
-        multiply(lanes, op == HOST_MULTIPLY_F16);
+    case HOST_MULTIPLY_E4M3:
+        multiply(lanes, op == HOST_MULTIPLY_BF16 ? HOST_BF16 : op == HOST_MULTIPLY_F16 ? HOST_F16 : HOST_E4M3);
         break;
     }
 }

@@ -8,7 +8,7 @@
 
 namespace host {
 
-enum { ROWS = 64, K_BYTES = 32, K = 16, ROW_BYTES = 128, CHUNK = 16, MOST_COLUMNS = 256 };
+enum { ROWS = 64, K_BYTES = 32, MOST_K = K_BYTES, ROW_BYTES = 128, CHUNK = 16, MOST_COLUMNS = 256 };
 
 static Team *team_of(const Fiber *fiber)
 {
@@ -34,21 +34,17 @@ static const char *chunk_of(uint64_t matrix, int row, int chunk)
     return running->shared + (at ^ (at >> 7 & 7) << 4);
 }
 
-/// One row's k of a product, as f32.
-static void read_row(uint64_t matrix, int row, bool half, float *to)
+/// One row's k of a product, as f32; how many.
+static int read_row(uint64_t matrix, int row, enum host_operand type, float *to)
 {
+    int count = 0;
     for (int chunk = 0; chunk < K_BYTES / CHUNK; chunk++) {
-        uint16_t codes[CHUNK / 2];
-        memcpy(codes, chunk_of(matrix, row, chunk), sizeof codes);
-        for (int i = 0; i < CHUNK / 2; i++) {
-            uint32_t bits = (uint32_t)codes[i] << 16;
-            float *number = to + chunk * (CHUNK / 2) + i;
-            if (half)
-                *number = host_widen_f16(codes[i]);
-            else
-                memcpy(number, &bits, 4);
-        }
+        uint32_t words[CHUNK / 4];
+        memcpy(words, chunk_of(matrix, row, chunk), sizeof words);
+        for (uint32_t word : words)
+            count += host_widen(word, type, to + count);
     }
+    return count;
 }
 
 /// The products are added up first, k by k, and then to the sums.
@@ -57,19 +53,20 @@ static void multiply(const Product &product)
     typedef float Eight __attribute__((vector_size(32), aligned(4)));
     Chain *chain = product.chain;
     const int columns = chain->columns;
-    float a[ROWS][K], row[K];
-    static thread_local float b[K][MOST_COLUMNS];
+    float a[ROWS][MOST_K], row[MOST_K];
+    static thread_local float b[MOST_K][MOST_COLUMNS];
+    int count = 0;
     for (int r = 0; r < ROWS; r++)
-        read_row(product.a, r, product.half, a[r]);
+        count = read_row(product.a, r, product.type, a[r]);
     for (int c = 0; c < columns; c++) {
-        read_row(product.b, c, product.half, row);
-        for (int k = 0; k < K; k++)
+        read_row(product.b, c, product.type, row);
+        for (int k = 0; k < count; k++)
             b[k][c] = row[k];
     }
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < columns; c += 8) {
             Eight sum = {}, *to = (Eight *)&chain->sums[(size_t)(r * columns + c)];
-            for (int k = 0; k < K; k++)
+            for (int k = 0; k < count; k++)
                 sum += a[r][k] * *(const Eight *)&b[k][c];
             *to = product.add ? *to + sum : sum;
         }
@@ -163,8 +160,7 @@ static void issue(Team *team, Fiber *const *lanes)
     for (int l = 0; l < TEAM; l++) {
         const host_group_lane *own = (const host_group_lane *)lanes[l]->lane_record;
         if (own->columns != first->columns || own->a != first->a || own->b != first->b || own->add != first->add ||
-            own->half != first->half ||
-            lanes[l]->at != lanes[0]->at || lanes[l]->product_groups != lanes[0]->product_groups)
+            own->type != first->type || lanes[l]->at != lanes[0]->at || lanes[l]->product_groups != lanes[0]->product_groups)
             report(lanes[l]->at, "thread %d multiplies other matrices than thread %d", lanes[l]->place.thread,
                    lanes[0]->place.thread);
         if (!lanes[l]->begun)
@@ -183,7 +179,7 @@ static void issue(Team *team, Fiber *const *lanes)
     chain->group = lanes[0]->product_groups + 1;
     for (int l = 0; l < TEAM; l++)
         memset(chain->of_lane[l], 0xff, (size_t)chain->columns * 2);
-    team->products.push_back({chain, first->a, first->b, first->add != 0, first->half != 0, chain->group});
+    team->products.push_back({chain, first->a, first->b, first->add != 0, first->type, chain->group});
     if (block->draw(2))
         multiply_until(team, chain->group);
 }
