@@ -29,7 +29,8 @@ struct setup {
     const char *layer; // stages before `route`, on x; NULL: none
 };
 
-static moe_plan *compile(const struct setup *s, const char *schedule)
+/// `use`: what the pipeline says beside layer, cluster and placement.
+static moe_plan *compile_pipeline(const struct setup *s, const char *schedule, const char *use)
 {
     static char text[8192];
     const char *t = s->dtype ? s->dtype : "bf16";
@@ -60,12 +61,17 @@ static moe_plan *compile(const struct setup *s, const char *schedule)
         "    bind route, expert to comp; bind dispatch to tx; bind combine to rx;\n"
         "    pipelined i in 0..n { route[i+1]; dispatch[i+1] || expert[i]; combine[i, 0]; combine[i, 1]; combine[i, 2]; }\n"
         "}\n"
-        "pipeline main { layer = moe; cluster = room; placement = p; use serial; }\n",
+        "pipeline main { layer = moe; cluster = room; placement = p; %s }\n",
         BOUND, HIDDEN, FFN, EXPERTS, t, t, t, t, s->layer ? s->layer : "", s->layer ? "a" : "x", CHOICES,
         s->layer ? "a" : "x", s->dispatch ? s->dispatch : "", s->combine ? s->combine : "", s->cluster, s->place,
-        s->copies ? s->copies : "");
+        s->copies ? s->copies : "", use);
     struct subject subject = {.text = text, .schedule = schedule, .layer = -1, .cpu_level = "v2"};
     return subject_compile(&subject);
+}
+
+static moe_plan *compile(const struct setup *s, const char *schedule)
+{
+    return compile_pipeline(s, schedule, "use serial;");
 }
 
 static const float *tokens_in(const char *dtype)
@@ -168,6 +174,41 @@ static void test_same_bytes(void)
             expect_same(&first, &setups[i], ways[(i + 2 * w) % 4].schedule, ways[(i + 2 * w) % 4].options);
         outcome_free(&first);
     }
+}
+
+/// Several layers, and a schedule for each size of step: one of few tokens, and one of many, in one session's plan.
+static void test_layers(void)
+{
+    static const int64_t few[MOST_RANKS] = {3, 9, 0, 1};
+    struct setup s = {line, by_rank, "replicate experts { only: [0, 5, 7], copies: 3 };", NULL, ", capacity: 0.1x, pool: 0.05x", NULL, NULL};
+    struct setup without = {line, by_rank, NULL, NULL, NULL, NULL, NULL};
+    moe_plan *plans[2] = {
+        compile_pipeline(&s, NULL, "repeat = 3; use ladder(n: 3) when tokens >= 64; use both(n: 2, g: 1) when tokens >= 8; use serial;"),
+        compile_pipeline(&without, NULL, "repeat = 3; use serial;")};
+    for (int i = 0; i < 2 && plans[0] && plans[1]; i++) {
+        struct run run = {.in = tokens_in(NULL), .tokens = i ? few : counts, .options = {.seed = SEED, .poison = 1, .threads = 2}};
+        struct outcome a = run_plan_once(plans[0], &run), b = run_plan_once(plans[1], &run);
+        CU_ASSERT_TRUE(outcome_equal(&a, &b));
+        CU_ASSERT_STRING_EQUAL(a.stats.schedule, i ? "both(n: 2, g: 1)" : "ladder(n: 3)");
+        outcome_free(&a);
+        outcome_free(&b);
+    }
+    moe_plan_close(plans[0]);
+    moe_plan_close(plans[1]);
+}
+
+/// The order in which `only` names experts is no part of who holds what.
+static void test_order(void)
+{
+    struct setup s = {line, by_rank, "replicate experts { only: [0, 5, 7, 11], copies: 3 };", NULL, NULL, NULL, NULL}, other = s;
+    other.copies = "replicate experts { only: [7, 0, 11, 5], copies: 3 };";
+    moe_plan *a = compile(&s, "serial"), *b = compile(&other, "serial");
+    CU_ASSERT_FATAL(a && b && COUNT(&a->plan.ir, plan_owner) == EXPERTS + 4 * 2);
+    CU_ASSERT_EQUAL(COUNT(&a->plan.ir, plan_owner), COUNT(&b->plan.ir, plan_owner));
+    for (uint32_t i = 0; i < COUNT(&a->plan.ir, plan_owner); i++)
+        CU_ASSERT_EQUAL(memcmp(ROW(&a->plan.ir, plan_owner, i), ROW(&b->plan.ir, plan_owner, i), sizeof(struct plan_owner)), 0);
+    moe_plan_close(a);
+    moe_plan_close(b);
 }
 
 /// Waves cut sums; with copies they cut them at the same experts.
@@ -457,6 +498,8 @@ void suite_copies(void)
     CU_pSuite suite = CU_add_suite("copies", NULL, NULL);
     CU_add_test(suite, "the bytes without copies", test_same_bytes);
     CU_add_test(suite, "the bytes without copies, waves of experts", test_waves);
+    CU_add_test(suite, "several layers, a schedule for each size of step", test_layers);
+    CU_add_test(suite, "`only` in another order", test_order);
     CU_add_test(suite, "the nearest copy", test_nearest);
     CU_add_test(suite, "who holds what is validated", test_validated);
     CU_add_test(suite, "two hops", test_relays);

@@ -255,6 +255,15 @@ static void test_index(void)
         tensors_close(set);
     }
 
+    // a shard between whose tensors another's stand is opened once, its tensors all found
+    const char *apart = "{\"weight_map\":{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\",\"b\":\"one.safetensors\"}}";
+    write_test_bytes(weights_path("model/model.safetensors.index.json"), apart, strlen(apart));
+    set = tensors_open(weights_path("model"), error, sizeof error);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(set);
+    CU_ASSERT(tensors_count(set) == 3 && tensors_find(set, "a") && tensors_find(set, "c"));
+    CU_ASSERT_EQUAL(tensors_find(set, "b")->bytes, 8);
+    tensors_close(set);
+
     expect_index("{\"weight_map\":{\"a\":\"one.safetensors\",\"z\":\"one.safetensors\"}}",
                  "one.safetensors: tensor `z` is missing", 0);
     expect_index("{\"weight_map\":{\"a\":\"one.safetensors\",\"d\":\"three.safetensors\"}}",
