@@ -1,6 +1,6 @@
 // Overflow rounds: under a skewed load more rows want to go to a rank than its slots hold. What finds none travels in rounds
 // through the rank's pool, after the experts have computed the rest: a message there, the experts again, a message back. All
-// ranks take part in as many rounds as the fullest needs. Slots are given as the runtime gives them (runtime/exec/bin.c): with
+// ranks take part in as many rounds as the fullest needs. Slots are given as the runtime gives them (runtime/exec/bin_group.c): with
 // waves of experts what found none comes again with the next wave that needs it, through relays the rows of a token for one
 // node find slots together, and with copies of experts every sender asks other ranks.
 #include <math.h>
