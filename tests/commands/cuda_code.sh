@@ -56,22 +56,27 @@ for kernel in mlp_up mlp_down; do # results by 16 bytes, sums by 8
     grep -E '^\s*st\.(global\.)?(b|u|s|f)(8|16|32)\s' "$folder/product" && { echo "$kernel: narrow stores"; exit 1; }
 done
 
-# sm_90a: boxes of tensors and products by warpgroups, which the assembler has not put one after the other (its notes C75xx);
-# in the machine code too.
-$moecc run examples/hello.moe --target cuda:sm_90a,host --emit=ptx >"$folder/ptx"
-$moecc run examples/hello.moe --target cuda:sm_90a,host --emit=cubin >"$folder/out"
-for kernel in mlp_up mlp_down; do
-    sed -n "/^\/\/ kernel $kernel/,/^\/\/ kernel [^$kernel]/p" "$folder/ptx" >"$folder/product"
-    for word in wgmma.mma_async cp.async.bulk.tensor mbarrier.try_wait setmaxnreg; do grep -q "$word" "$folder/product"; done
-    grep -q mma.sync "$folder/product" && { echo "$kernel: products by warps"; exit 1; }
-    cubin=$(awk -v kernel="$kernel" 'index($1, kernel) == 1 { print $NF }' "$folder/out")
-    grep -q 'C75[0-9][0-9]' "$(dirname "$cubin")/log" && { cat "$(dirname "$cubin")/log"; exit 1; }
-    [ -z "$disassembler" ] && continue
-    "$disassembler" -c "$cubin" >"$folder/sass"
-    grep -q 'HGMMA.64x128x16.F32.BF16' "$folder/sass"
-    grep -q UTMALDG "$folder/sass"
-    grep -Eq '\b(LDL|STL)\b' "$folder/sass" && { echo "$kernel: local memory"; exit 1; }
-done
+# sm_90a: boxes of tensors and products by warpgroups, of bf16 and of E4M3, which the assembler has not put one after the
+# other (its notes C75xx); in the machine code too.
+products() { # EXAMPLE OPTIONS PTX SASS
+    $moecc run "examples/$1.moe" $2 --target cuda:sm_90a,host --emit=ptx >"$folder/ptx"
+    $moecc run "examples/$1.moe" $2 --target cuda:sm_90a,host --emit=cubin >"$folder/out"
+    for kernel in mlp_up mlp_down; do
+        sed -n "/^\/\/ kernel $kernel/,/^\/\/ kernel [^$kernel]/p" "$folder/ptx" >"$folder/product"
+        for word in "wgmma.mma_async.*$3" cp.async.bulk.tensor mbarrier.try_wait setmaxnreg; do grep -q "$word" "$folder/product"; done
+        grep -q mma.sync "$folder/product" && { echo "$1, $kernel: products by warps"; exit 1; }
+        cubin=$(awk -v kernel="$kernel" 'index($1, kernel) == 1 { print $NF }' "$folder/out")
+        grep -q 'C75[0-9][0-9]' "$(dirname "$cubin")/log" && { cat "$(dirname "$cubin")/log"; exit 1; }
+        [ -z "$disassembler" ] && continue
+        "$disassembler" -c "$cubin" >"$folder/sass"
+        grep -q "$4" "$folder/sass"
+        grep -q UTMALDG "$folder/sass"
+        grep -Eq '\b(LDL|STL)\b' "$folder/sass" && { echo "$1, $kernel: local memory"; exit 1; }
+        true
+    done
+}
+products hello "" f32.bf16.bf16 HGMMA.64x128x16.F32.BF16
+products fp8_arithmetic "--schedule serial" f32.e4m3.e4m3 QGMMA.64x64x32.F32.E4M3.E4M3
 
 # An edited kernel: a mistake has its line in the edited file, and the stage whose kernel it is.
 $moecc run examples/hello.moe --target cuda:sm_80,host --emit=cuda >"$folder/edited.cu"
