@@ -7,6 +7,7 @@ seconds=$2
 work=$build/corpus
 targets="moe json plan safetensors records"
 failed=0
+export LLVM_PROFILE_FILE=/dev/null
 
 # Seeds: what the tests read, and small plans with every field changed in turn.
 rm -rf "$work/seeds"
@@ -21,6 +22,14 @@ done
 awk -v to="$work/seeds/moe/page" '/^```moe/ { file = to (++n) ".moe"; next } /^```/ { file = ""; next } file { print > file }' \
     compiler/explain/pages/*.md
 awk -v to="$work/seeds/moe/snippet" 'NF && !/^#/ { gsub(/\\n/, "\n"); print > (to (++n) ".moe") }' tests/fuzz/snippets.txt
+# a program with one thing written as newcomers write it, again and again
+awk -v to="$work/seeds/moe/habit" -v RS='\n====\n' 'FNR == NR { program = $0; next } {
+    arrow = index($0, "\n->\n"); line = index($0, "\n----\n"); right = substr($0, 1, arrow - 1)
+    at = index(program, right); if (!arrow || !at) next
+    file = to FNR ".moe"
+    printf "%s%s%s\n", substr(program, 1, at - 1), substr($0, arrow + 4, line - arrow - 4), substr(program, at + length(right)) > file
+    close(file)
+}' tests/diagnostics/habits.moe tests/diagnostics/habits.txt
 printf '\357\273\277const a = 1;\377 \001 "\000" // \000\r\nconst b = 2;' >"$work/seeds/moe/bytes.moe"
 find examples tests -name '*.json' -size -64k -exec cp --backup=numbered {} "$work/seeds/json" \;
 awk -v to="$work/seeds/json/snippet" 'NF && !/^#/ { print > (to (++n) ".json") }' tests/fuzz/json.txt
@@ -73,7 +82,7 @@ cover() { # lines of its reader that a target's seeds reach
 
 fuzz() {
     log=$work/$1.log
-    if LLVM_PROFILE_FILE=/dev/null "$build/fuzz-$1" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -max_len=300000 \
+    if "$build/fuzz-$1" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -max_len=300000 \
         -artifact_prefix="$work/" "$work/$1" "$work/seeds/$1" >"$log" 2>&1; then
         echo "fuzz $1: $(sed -n 's/^Done \(.*\)$/\1/p' "$log")"
     else
