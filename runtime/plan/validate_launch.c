@@ -53,6 +53,10 @@ bool validate_kernel(const struct check *c, uint32_t number)
         return check_fail(c, "plan_kernel %u: %lld bytes of scratch", number, (long long)k->scratch_bytes);
     if (k->role == kernel_role_dense && !in_range(k->n[3], 1, MOE_MAX_EXPERTS))
         return check_fail(c, "plan_kernel %u: %lld shared experts", number, (long long)k->n[3]);
+    bool bins = k->role == kernel_role_bin || k->role == kernel_role_bin_round;
+    if (bins && (!in_range(k->n[0], 1, MOE_MAX_ROW_BYTES) || !in_range(k->n[3], 1, MOE_MAX_ROW_BYTES)))
+        return check_fail(c, "plan_kernel %u: rows of %lld numbers of %lld bytes", number, (long long)k->n[0],
+                          (long long)k->n[3]);
     for (int i = 0; i < 12; i++)
         if (!in_range(k->n[i], -MOE_MAX_BYTES, MOE_MAX_BYTES))
             return check_fail(c, "plan_kernel %u: constant %d out of range", number, i);
@@ -186,9 +190,10 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
 {
     const struct ir *ir = w->c->ir;
     const struct plan_exchange *e = w->instr->exchange == NONE ? NULL : ROW(ir, plan_exchange, w->instr->exchange);
-    int64_t bound = ROW(ir, plan_part, w->instr->part)->bound, x_bytes = k->n[0] * k->n[3];
+    int64_t bound = ROW(ir, plan_part, w->instr->part)->bound;
     if (k->role == kernel_role_bin || k->role == kernel_role_bin_round) {
         bool base = k->role == kernel_role_bin;
+        int64_t x_bytes = k->n[0] * k->n[3];
         struct usage *u = usage_at(w, base ? BIN_BINS : ROUND_CONTROL);
         for (uint32_t i = 0; i < e->wires.count; i++)
             hold_table(u, TABLES_PACK + i, x_bytes, wire_at(w, e, i)->data_bytes);

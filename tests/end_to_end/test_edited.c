@@ -246,6 +246,28 @@ static void test_refusals(void)
     moe_plan_close(plan);
 }
 
+/// Constants of kernels as large as they may be, two at a time: nothing that is worked out from them overflows, and what a
+/// built-in would work with is refused.
+static void test_large_constants(void)
+{
+    moe_plan *plan = compile("rows", "capacity: 0.3x, pool: 0.1x");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    struct ir *ir = &plan->plan.ir;
+    char error[256];
+    for (uint32_t i = 0; i < COUNT(ir, plan_kernel); i++)
+        for (int a = 0; a < 12; a++)
+            for (int b = a; b < 12; b++) {
+                struct plan_kernel *k = ROW(ir, plan_kernel, i), saved = *k;
+                bool bins = k->role == kernel_role_bin || k->role == kernel_role_bin_round;
+                k->n[a] = k->n[b] = MOE_MAX_BYTES;
+                bool refused = !plan_validate(ir, 1 << 20, error, sizeof error);
+                CU_ASSERT(refused || !bins || (a != 0 && a != 3 && b != 3));
+                *k = saved;
+            }
+    CU_ASSERT_TRUE(plan_validate(ir, 1 << 20, error, sizeof error));
+    moe_plan_close(plan);
+}
+
 static struct plan_exchange *dispatch_of(const moe_plan *plan)
 {
     return ROW(&plan->plan.ir, plan_exchange, launch_of(plan, kernel_role_fan_out, 0)->exchange);
@@ -311,6 +333,7 @@ void suite_edited(void);
 void suite_edited(void)
 {
     CU_pSuite suite = CU_add_suite("edited", NULL, NULL);
+    CU_add_test(suite, "large constants of kernels", test_large_constants);
     CU_add_test(suite, "relays are given garbage", test_relays);
     CU_add_test(suite, "bins of another wave", test_bins_of_another_wave);
     CU_add_test(suite, "routes that change", test_changed_routes);
