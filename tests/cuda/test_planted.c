@@ -415,6 +415,11 @@ static void test_every_order_is_planted(void)
     context_free(&context);
 }
 
+/// Of all faults two are not found:
+/// - tiles_codes_hopper.h without the `sync_team()` behind the last step: the next product's first copies of codes meet what slow
+///   threads still read only where the last step's slot is one of the first AHEAD, as with 6 steps of k; subjects have 4 and 5.
+/// - tiles_fp8.h with STAGES copies ahead instead of STAGES - 1: the last of them is made again with the same bytes, and waits
+///   become stricter. It costs time, and changes nothing.
 static void test_planted(void)
 {
     struct fault faults[MOST_FAULTS];
