@@ -225,8 +225,7 @@ static void divide_pack(const struct stream *s, const struct plan_exchange *e, s
     int64_t rows[TABLES_PACK_END] = {0};
     for (uint32_t d = 0; d < session->info->ranks; d++)
         if (d != s->rank->number)
-            rows[slots_wire_number(session->ir, e, s->rank->number, d)] +=
-                b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
+            rows[slots_wire_number(session->ir, e, s->rank->number, d)] += slotted(b, d);
     divide_tables(b->head.pack, rows, TABLES_PACK_END);
 }
 
@@ -270,7 +269,7 @@ static void count_stored(const struct stream *s, struct moe_bins *b, const struc
 {
     const struct moe_session *session = s->rank->session;
     for (uint32_t d = 0; d < session->info->ranks; d++) {
-        int64_t sent = d == s->rank->number ? 0 : b->rank_first[d + 1] - b->rank_first[d] - b->overflow[d];
+        int64_t sent = d == s->rank->number ? 0 : slotted(b, d);
         to->state->awaited[d] += to->e->waves > 1 ? b->needed[d] + b->answered[d] : sent;
         if (to->e->waves > 1)
             b->stored_count[d] += sent;

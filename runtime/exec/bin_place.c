@@ -3,7 +3,6 @@
 
 #include "bin.h"
 
-/// Second pass: where rows and their replies lie, token by token.
 struct placing {
     const struct stream *stream;
     struct moe_bins *bins;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "compiler/base/diag.h"
 #include "compiler/driver.h"
 #include "runtime/open.h"
 #include "runtime/weights/safetensors.h"
@@ -78,6 +79,25 @@ moe_plan *subject_compile(const struct subject *subject)
     free(image);
     CU_ASSERT_PTR_NOT_NULL(plan);
     return plan;
+}
+
+int subject_check(const char *text, uint32_t *unbuilt)
+{
+    char path[64];
+    struct driver_options options = {.check = {.layer = -1}, .check_only = true, .out = stdout};
+    struct driver_result result;
+    struct context context;
+    volatile enum exit_code code = EXIT_BUG;
+    options.file = write_source(text, path, sizeof path);
+    context_init(&context);
+    if (!setjmp(context.fatal))
+        code = compile(&context, &options, &result);
+    else
+        fprintf(stderr, "fatal: %s\n", context.fatal_message);
+    if (unbuilt)
+        *unbuilt = diag_errors_of(&context, E0901);
+    context_free(&context);
+    return code;
 }
 
 struct bridge {

@@ -40,6 +40,9 @@ void *subject_image(const struct subject *subject, size_t *bytes);
 /// A compiled plan. Fails the running CUnit test (and returns NULL) with the diagnostics when it does not compile.
 moe_plan *subject_compile(const struct subject *subject);
 
+/// The exit code of checking a text as `moecc check` does; `unbuilt`, unless NULL: how many E0901 it is given.
+int subject_check(const char *text, uint32_t *unbuilt);
+
 struct outcome {
     moe_status status;
     char error[512];

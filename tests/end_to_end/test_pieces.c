@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compiler/base/diag.h"
 #include "compiler/driver.h"
 #include "tests/end_to_end/harness.h"
 
@@ -160,29 +159,6 @@ static void test_waves(void)
     plain_plan(NULL);
 }
 
-/// Errors of E0901 that `check` finds.
-static uint32_t not_built(const char *text)
-{
-    char path[] = "/tmp/moe-pieces-XXXXXX";
-    int descriptor = mkstemp(path);
-    FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
-    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
-    fputs(text, file);
-    fclose(file);
-    struct context context;
-    struct driver_options options = {.file = path, .check = {.layer = -1}, .check_only = true, .out = stdout};
-    struct driver_result result;
-    volatile enum exit_code code = EXIT_BUG;
-    context_init(&context);
-    if (!setjmp(context.fatal))
-        code = compile(&context, &options, &result);
-    uint32_t errors = diag_errors_of(&context, E0901);
-    CU_ASSERT_EQUAL(code, errors ? EXIT_INPUT : EXIT_FINE);
-    context_free(&context);
-    remove(path);
-    return errors;
-}
-
 /// Headers and cuts of pieces do not pass relays yet: said where the relays are asked for.
 static void test_relays(void)
 {
@@ -198,7 +174,9 @@ static void test_relays(void)
                                                                     .cluster = square,
                                                                     .place = "place experts over node, gpu;",
                                                                     .uses = uses[i]});
-        CU_ASSERT_EQUAL(not_built(text), i > 0);
+        uint32_t unbuilt;
+        CU_ASSERT_EQUAL(subject_check(text, &unbuilt), i > 0 ? EXIT_INPUT : EXIT_FINE);
+        CU_ASSERT_EQUAL(unbuilt, i > 0);
     }
 }
 

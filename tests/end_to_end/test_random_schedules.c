@@ -164,25 +164,12 @@ static bool is_relayed(uint64_t number)
 /// Does the compiler accept it? A refusal is an answer too; only a bug is not.
 static bool is_accepted(uint64_t number)
 {
-    char *text = program_text(&number, 1, is_relayed(number)), path[] = "/tmp/moe-random-XXXXXX";
-    int descriptor = mkstemp(path);
-    FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
-    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
-    fputs(text, file);
-    fclose(file);
-    free(text);
-    struct context context;
-    struct driver_options options = {.file = path, .check = {.layer = -1}, .check_only = true, .out = stdout};
-    struct driver_result result;
-    volatile enum exit_code code = EXIT_BUG;
-    context_init(&context);
-    if (!setjmp(context.fatal))
-        code = compile(&context, &options, &result);
-    else
-        fprintf(stderr, "schedule %llu: %s\n", (unsigned long long)number, context.fatal_message);
+    char *text = program_text(&number, 1, is_relayed(number));
+    int code = subject_check(text, NULL);
     CU_ASSERT(code == EXIT_FINE || code == EXIT_INPUT);
-    context_free(&context);
-    remove(path);
+    if (code != EXIT_FINE && code != EXIT_INPUT)
+        fprintf(stderr, "schedule %llu\n", (unsigned long long)number);
+    free(text);
     return code == EXIT_FINE;
 }
 
