@@ -97,7 +97,7 @@ int subject_check(const char *text, uint32_t *unbuilt)
     if (unbuilt)
         *unbuilt = diag_errors_of(&context, E0901);
     context_free(&context);
-    return code;
+    return (int)code;
 }
 
 struct bridge {
