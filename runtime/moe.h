@@ -67,11 +67,13 @@ void moe_plan_describe(const moe_plan *plan, moe_plan_info *info);
 typedef struct moe_options {
     const char *device;             // "cpu" (default), "sim": a virtual clock, one thread, the same bytes
     const char *transport;          // "local" (default)
-    uint32_t threads;               // compute threads of this process; 0: one per core
+    uint32_t threads;               // compute threads of this process; 0: one per core that it may use
     double timeout_s;               // no progress for so long ends the step; 0: 30
     uint64_t seed;                  // of random weights
     int trace;                      // record a timeline of each step (moe_session_trace)
-    int pin;                        // each compute thread stays on a core of its own, of those this process may use
+    const char *bind;               // "node" (default): threads stay on their rank's memory node, or last-level cache, where
+                                    // the machine has several and libhwloc is installed; "core": each on a core of its
+                                    // own; "none". Never outside the processors that the calling thread may use
     int emulate_links;              // messages take what the cluster's bandwidth and latency say ("sim" always does so);
                                     // no rank's threads work for another if `threads` is a multiple of the ranks
     uint64_t jitter;                // testing, "sim": not 0: everything takes a random time, drawn from this

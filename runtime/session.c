@@ -81,9 +81,11 @@ static moe_status choose_options(struct moe_session *session, const moe_options 
                                                         !ROW(session->ir, plan_choice, choices - 1)->single)))
         return open_fail(MOE_INVALID, "the plan has no schedule for a layer alone");
     session->timeout_ns = (int64_t)((o->timeout_s > 0 ? o->timeout_s : 30) * 1e9);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    enum bind bind;
+    if (!bind_named(o->bind, &bind))
+        return open_fail(MOE_INVALID, "threads cannot be bound to `%s`: expected none, node or core", o->bind);
     if (!o->threads)
-        o->threads = cores > 0 ? (uint32_t)cores : 1;
+        o->threads = machine_cores();
     if (o->threads > 4096)
         return open_fail(MOE_INVALID, "%u threads", o->threads);
 #ifndef NDEBUG
@@ -166,6 +168,19 @@ moe_status moe_session_extern(moe_session *session, const char *name, moe_extern
     return refuse(session, MOE_INVALID, "the plan has no extern stage `%s`", name);
 }
 
+/// Who sits where.
+static void tell_placement(const struct moe_session *session)
+{
+    const moe_options *o = &session->options;
+    char line[320];
+    if (!o->log || session->device != &device_cpu)
+        return;
+    if (session->placement.topology.unread && session->placement.bind != BIND_NONE)
+        o->log(o->log_user, "several memory nodes or caches, but libhwloc.so.15 is not there or cannot read them: they are taken for one");
+    for (uint32_t i = 0; placement_line(&session->placement, i, line, sizeof line); i++)
+        o->log(o->log_user, line);
+}
+
 moe_status moe_session_create(const moe_plan *plan, const moe_options *options, moe_session **session)
 {
     if (!plan || !session)
@@ -191,6 +206,7 @@ moe_status moe_session_create(const moe_plan *plan, const moe_options *options, 
         made->loaded_layers[i] =
             made->options.use_single_layer ? (uint32_t)made->options.single_layer : made->info->first_layer + i;
     made->loaded = COUNT(made->ir, plan_param) == 0;
+    tell_placement(made);
     *session = made;
     return MOE_OK;
 }

@@ -29,8 +29,8 @@ void *session_alloc(struct moe_session *session, size_t count, size_t size)
     return memory;
 }
 
-/// Fresh zero pages between two that fault.
-static void *guarded_map(size_t bytes, void **map, size_t *map_bytes)
+/// Fresh zero pages of a rank between two that fault.
+static void *guarded_map(const struct rank *rank, size_t bytes, void **map, size_t *map_bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (bytes + page - 1) / page * page + page;
     char *all = mmap(NULL, inner + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -42,6 +42,7 @@ static void *guarded_map(size_t bytes, void **map, size_t *map_bytes)
         return NULL;
     if (inner >= HUGE_PAGES_FROM)
         madvise(all + page, inner, MADV_HUGEPAGE);
+    placement_pages(&rank->session->placement, rank->number, all + page, inner);
     return all + page + (inner - (bytes + 63) / 64 * 64); // the end touches the guard page, 64-byte aligned
 }
 
@@ -65,7 +66,7 @@ static bool build_params(struct rank *rank)
     for (uint32_t p = 0; p < params; p++)
         total += param_bytes(rank, p) * layers;
     rank->params = session_alloc(session, (size_t)params * layers, sizeof(void *));
-    char *at = guarded_map(total, &rank->param_map, &rank->param_map_bytes);
+    char *at = guarded_map(rank, total, &rank->param_map, &rank->param_map_bytes);
     if (!rank->params || !at)
         return false;
     for (uint32_t l = 0; l < layers; l++) {
@@ -87,7 +88,7 @@ static bool build_arena(struct rank *rank)
         const struct plan_program *p = ROW(ir, plan_program, ROW(ir, plan_variant, v)->programs.first + rank->number);
         bytes = p->arena_bytes > bytes ? p->arena_bytes : bytes;
     }
-    rank->arena = guarded_map((size_t)bytes, &rank->arena_map, &rank->arena_map_bytes);
+    rank->arena = guarded_map(rank, (size_t)bytes, &rank->arena_map, &rank->arena_map_bytes);
     rank->bases = session_alloc(session, COUNT(ir, plan_buffer), sizeof(void *));
     rank->claims = session_alloc(session, COUNT(ir, plan_buffer), sizeof *rank->claims);
     if (!rank->arena || !rank->bases || !rank->claims)
@@ -232,20 +233,46 @@ static int64_t priority_of(const struct moe_session *session, uint32_t index)
     return best;
 }
 
+/// Ranks whose links are emulated stand for machines: they do not help each other, where each can have threads.
+static uint32_t team_count(const struct moe_session *session)
+{
+    bool apart = session->options.emulate_links && session->options.threads % session->info->ranks == 0;
+    return apart ? session->info->ranks : 1;
+}
+
+static bool place(struct moe_session *session)
+{
+    struct placement *p = &session->placement;
+    enum bind bind = BIND_NONE;
+    bind_named(session->options.bind, &bind);
+    return topology_read(&p->topology) &&
+           placement_make(p, session->info->ranks, session->options.threads, team_count(session), bind);
+}
+
+static bool order_ranks(struct moe_session *session)
+{
+    struct pool *pool = &session->pool;
+    uint32_t *orders = session_alloc(session, (size_t)pool->worker_count * pool->group, sizeof *orders);
+    for (uint32_t i = 0; i < pool->worker_count && orders; i++, orders += pool->group) {
+        placement_order(&session->placement, pool->group, i, orders);
+        pool->workers[i].order = orders;
+    }
+    return orders != NULL;
+}
+
 /// Launch slots in order of priority, as the pool looks for work.
 static bool build_pool(struct moe_session *session)
 {
     struct pool *pool = &session->pool;
     uint32_t count = session->info->ranks * session->streams_per_rank;
     pool->worker_count = session->options.threads;
-    pool->pin = session->options.pin != 0;
+    pool->placement = &session->placement;
     pool->helped = count == 1;
     uint32_t busy = pool->worker_count + count - pool->helped;
-    pool->idle_spins = busy <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS_ALONE : SPINS_CROWDED;
+    pool->idle_spins = busy <= machine_processors() ? SPINS_ALONE : SPINS_CROWDED;
     pool->workers = session_alloc(session, pool->worker_count, sizeof *pool->workers);
     pool->slots = session_alloc(session, count, sizeof *pool->slots);
-    bool apart = session->options.emulate_links && pool->worker_count % session->info->ranks == 0;
-    pool->teams = apart ? session->info->ranks : 1;
+    pool->teams = team_count(session);
     pool->urgent = session_alloc(session, pool->teams, sizeof *pool->urgent);
     if (!pool->workers || !pool->slots || !pool->urgent)
         return false;
@@ -256,6 +283,8 @@ static bool build_pool(struct moe_session *session)
         pool->workers[i].scratch = scratch + (64 - (uintptr_t)scratch % 64);
     }
     pool->group = session->info->ranks;
+    if (!order_ranks(session))
+        return false;
     uint32_t order[MOE_MAX_STREAMS];
     for (uint32_t i = 0; i < session->streams_per_rank; i++) {
         uint32_t at = i;
@@ -299,6 +328,8 @@ static bool list_holders(struct moe_session *session)
 bool session_build(struct moe_session *session)
 {
     const struct ir *ir = session->ir;
+    if (session->device == &device_cpu && !place(session))
+        return false;
     session->streams_per_rank = 1;
     for (uint32_t v = 0; v < COUNT(ir, plan_variant); v++) {
         struct rows programs = ROW(ir, plan_variant, v)->programs;
@@ -339,5 +370,6 @@ void session_release(struct moe_session *session)
     for (uint32_t i = 0; i < session->owned_count; i++)
         free(session->owned[i]);
     free(session->owned);
+    placement_free(&session->placement);
     free(session);
 }

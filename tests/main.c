@@ -36,6 +36,7 @@
     S(gpu)        \
     S(layers)     \
     S(runtime)    \
+    S(placement)  \
     S(weights)    \
     S(cli)        \
     S(models)     \

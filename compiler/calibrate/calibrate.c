@@ -13,6 +13,7 @@
 #include "compiler/calibrate/probe.h"
 #include "compiler/driver.h"
 #include "compiler/simulate/timeline.h"
+#include "runtime/device/topology.h"
 #include "runtime/moe.h"
 #include "runtime/output.h"
 
@@ -28,6 +29,7 @@ struct calibration {
     moe_session *session;
     moe_step *steps;
     bool progress;
+    char where[2048]; // ranks and threads sat, as comments
     // The results, per rank; times in us as in traces.
     double peak_bf16, peak_f32, bandwidth, flops, half_rows, launch, message_bandwidth, latency;
 };
@@ -120,11 +122,19 @@ static void make_steps(struct calibration *c)
     }
 }
 
+/// Who sat where, as comments of the result.
+static void keep_line(void *user, const char *line)
+{
+    struct calibration *c = user;
+    size_t used = strlen(c->where);
+    snprintf(c->where + used, sizeof c->where - used, "// %s\n", line);
+}
+
 static void open_session(struct calibration *c)
 {
     compile_layer(c);
     make_steps(c);
-    moe_options options = {.threads = c->cores, .trace = 1, .pin = 1};
+    moe_options options = {.threads = c->cores, .trace = 1, .bind = "core", .log = keep_line, .log_user = c};
     if (moe_session_create(c->plan, &options, &c->session) != MOE_OK)
         fatal(c->context, EXIT_SYSTEM, "%s", moe_last_error());
     if (moe_session_load(c->session, "random") != MOE_OK)
@@ -295,12 +305,12 @@ static void write_text(const struct calibration *c, FILE *out)
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / c->ranks;
     processor_name(name, sizeof name);
     fprintf(out,
-            "// Measured by `moecc calibrate`: %s, %u cores, %u ranks at work at once.\n\n"
+            "// Measured by `moecc calibrate`: %s, %u cores, %u ranks at work at once.\n%s\n"
             "/// What one of the ranks gets.\ndevice this_machine {\n"
             "    sm        = %u;\n    memory    = %.0fMB;\n    hbm       = %.2fGB/s;\n"
             "    peak      = { f32: %.1fGFLOPS, bf16: %.1fGFLOPS };\n    derate    = %.1f%%;\n"
             "    half_rows = %.0f;\n    launch    = %.1fus;\n    engine copy[2], net_out, net_in;\n}\n\n",
-            name, c->cores, c->ranks, sm, memory * 1e-6, c->bandwidth * 1e-9, c->peak_f32 * 1e-9, c->peak_bf16 * 1e-9,
+            name, c->cores, c->ranks, c->where, sm, memory * 1e-6, c->bandwidth * 1e-9, c->peak_f32 * 1e-9, c->peak_bf16 * 1e-9,
             100 * c->flops / c->peak_bf16, c->half_rows, c->launch);
     fprintf(out,
             "cluster here {\n    device = this_machine;\n    axis rank[%u];\n"
@@ -310,8 +320,7 @@ static void write_text(const struct calibration *c, FILE *out)
 
 void calibrate(struct context *context, uint32_t ranks, bool progress, FILE *out)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    struct calibration c = {.context = context, .cores = cores > 0 ? (uint32_t)cores : 1, .progress = progress};
+    struct calibration c = {.context = context, .cores = machine_cores(), .progress = progress};
     c.ranks = ranks ? ranks : c.cores < 2 ? 2 : c.cores > 8 ? 8 : c.cores;
     if (c.ranks < 2)
         c.ranks = 2; // messages need a peer

@@ -9,7 +9,7 @@
 
 struct run_options {
     // texts point into argv; NULL: not given
-    const char *input, *output, *reference, *weights, *pipeline, *trace, *stats, *cpu_level, *target, *fault;
+    const char *input, *output, *reference, *weights, *pipeline, *trace, *stats, *cpu_level, *target, *fault, *bind;
     const char *extern_stages[16]; // --extern, as given
     uint32_t extern_count;
     int64_t *tokens;       // --tokens: one count for every rank, or one a rank; owned

@@ -52,7 +52,9 @@ static const struct option OPTIONS[] = {
     {"--cpu-level", OPTION_TEXT, FIELD(cpu_level), "L", "kernel level: v2 v3 v4 bf16 amx"},
     {"--emulate-links", OPTION_FLAG, FIELD(emulate_links), NULL,
      "messages take what the cluster's bandwidth and latency say"},
-    {"--pin", OPTION_FLAG, FIELD(pin), NULL, "each compute thread stays on a core of its own"},
+    {"--bind", OPTION_TEXT, FIELD(bind), "node|core|none",
+     "threads stay on their rank's memory node (default), or on a core each"},
+    {"--pin", OPTION_FLAG, FIELD(pin), NULL, "the same as `--bind core`"},
     {"--extern", OPTION_EXTERN, FIELD(extern_stages), "NAME=identity|busy:TIME|LIB.so:symbol",
      "what stands for an extern stage; default identity"},
     {"--inject", OPTION_TEXT, FIELD(fault), "FAULT", "testing: drop:RANK, double:RANK, misroute:RANK"},
@@ -241,6 +243,8 @@ bool run_options_check(const struct run_options *options, char *error, size_t si
         problem = "`--input` and `--tokens` exclude each other";
     else if (options->quiet && options->verbose)
         problem = "`-q` and `-v` exclude each other";
+    else if (options->pin && options->bind)
+        problem = "`--pin` and `--bind` exclude each other";
     else if (options->iters == 0)
         problem = "`--iters` must be at least 1";
     const char *const written[] = {options->output, options->stats, options->trace};

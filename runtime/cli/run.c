@@ -3,6 +3,7 @@
 #include "runtime/cli/cli.h"
 #include "runtime/cli/compare.h"
 #include "runtime/cli/report.h"
+#include "runtime/device/topology.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -144,8 +145,7 @@ static int make_batch(struct run *run)
 
 static uint32_t thread_count(const struct run_options *options)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return options->threads ? options->threads : cores > 0 ? (uint32_t)cores : 1;
+    return options->threads ? options->threads : machine_cores();
 }
 
 static int make_session(struct run *run)
@@ -159,7 +159,7 @@ static int make_session(struct run *run)
                            .seed = o->seed,
                            .trace = o->trace || o->gantt,
                            .emulate_links = o->emulate_links,
-                           .pin = o->pin,
+                           .bind = o->pin ? "core" : o->bind,
                            .fault = o->fault,
                            .log = o->verbose ? show_log : NULL,
                            .log_user = run,

@@ -1,6 +1,5 @@
 // The CPU device: one thread per (rank, stream), parked between steps, and a worker pool for launches. A stream that
 // lends its own engine (`own_thread`) runs launches itself.
-#include <sched.h>
 #include <string.h>
 
 #include "runtime/exec/session.h"
@@ -188,6 +187,9 @@ static bool cpu_create(struct moe_session *session)
         state->streams[state->threads] = s;
         if (pthread_create(&s->thread, NULL, stream_main, s) != 0)
             return false;
+        cpu_set_t processors;
+        placement_rank(&session->placement, s->rank->number, &processors);
+        placement_keep(&session->placement, s->thread, &processors);
     }
     return true;
 }

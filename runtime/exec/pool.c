@@ -56,14 +56,15 @@ static bool work_on(struct launch *launch, struct worker *w)
 }
 
 /// Works on the first launch that has units; of streams alike, on that of the worker's own rank first, so that ranks which
-/// share cores get on evenly and nobody waits for a peer that was served last. `users` keeps a launch from being reused
-/// while a worker is between looking and taking.
+/// share cores get on evenly and nobody waits for a peer that was served last; on those of its own memory node before
+/// those of others, so that none idles either. `users` keeps a launch from being reused while a worker is between looking
+/// and taking.
 static bool find_work(struct worker *w, bool urgent)
 {
     struct pool *pool = w->pool;
     for (uint32_t i = 0; i < pool->slot_count; i++) {
         uint32_t group = i / pool->group * pool->group;
-        struct launch *launch = pool->slots[group + (i - group + w->number) % pool->group];
+        struct launch *launch = pool->slots[group + w->order[i - group]];
         if (launch->team != w->number % pool->teams || !atomic_load_explicit(&launch->active, memory_order_relaxed))
             continue;
         bool worked = false;
@@ -97,20 +98,6 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-/// The number-th of the cores that this process may use, counted around. Where that cannot be had, any will do.
-static void stay_on_core(pthread_t thread, uint32_t number)
-{
-    cpu_set_t usable, one;
-    if (sched_getaffinity(0, sizeof usable, &usable) != 0 || !CPU_COUNT(&usable))
-        return;
-    uint32_t left = number % (uint32_t)CPU_COUNT(&usable), core = 0;
-    while (!CPU_ISSET(core, &usable) || left--)
-        core++;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    pthread_setaffinity_np(thread, sizeof one, &one);
-}
-
 bool pool_start(struct pool *pool)
 {
     for (uint32_t i = 0; i < pool->worker_count; i++) {
@@ -120,8 +107,9 @@ bool pool_start(struct pool *pool)
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0)
             return false;
         w->started = true;
-        if (pool->pin)
-            stay_on_core(w->thread, i);
+        cpu_set_t processors;
+        placement_thread(pool->placement, i, &processors);
+        placement_keep(pool->placement, w->thread, &processors);
     }
     return true;
 }

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "event.h"
+#include "runtime/device/placement.h"
 #include "runtime/plan/kernels.h"
 
 struct stream;
@@ -38,6 +39,7 @@ struct worker {
     void *scratch;
     _Atomic uint64_t progress; // pieces of work done: nothing hangs as long as it grows
     uint32_t number;
+    const uint32_t *order; // [group] ranks, in which it looks for their work
     bool started;
 };
 
@@ -45,7 +47,7 @@ struct pool {
     struct worker *workers;
     uint32_t worker_count;
     uint32_t teams;        // worker i is in team i % teams, and so is rank i
-    bool pin;              // workers stay on cores of their own
+    const struct placement *placement;
     uint32_t idle_spins;   // looks before an idle worker sleeps
     bool helped;           // the session's only stream works on its launches, in place of one worker
     struct worker helper;  // that stream, while it does

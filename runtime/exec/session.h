@@ -165,6 +165,7 @@ struct moe_session {
     const struct transport_ops *transport;
     void *device_state;
     struct emulation *emulation; // of links; NULL: messages arrive at once
+    struct placement placement; // of ranks and threads on cores; none on a virtual clock
     struct pool pool;
     moe_kernel_fn **kernels;
     struct rank *ranks;

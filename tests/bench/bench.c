@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/device/topology.h"
 #include "tests/bench/measure.h"
 
 static const struct bench_shape fine_64 = {"fine H 2048 F 1024 E 64 k 8", 2048, 1024, 64, 8, 0};
@@ -241,7 +242,7 @@ int main(int argc, char **argv)
         struct bench_group group = groups[i];
         if (!wanted(&group, only, tokens))
             continue;
-        group.threads = group.threads ? group.threads : (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+        group.threads = group.threads ? group.threads : machine_cores();
         if (!run_group(&report, &group, out, groups == full && !tokens, fresh))
             return 3;
     }

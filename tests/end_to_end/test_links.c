@@ -108,7 +108,7 @@ static void test_times(void)
     gaussian(in, 2 * BOUND * HIDDEN, 4);
     moe_plan *plan = compile(pair, "", "serial", 6);
     struct run run = {.in = in, .tokens = tokens, .trace = lab_file("links.json")};
-    run.options = (moe_options){.threads = 2, .trace = 1, .emulate_links = 1, .pin = 1};
+    run.options = (moe_options){.threads = 2, .trace = 1, .emulate_links = 1, .bind = "core"};
     struct outcome o = run_plan_once(plan, &run);
     CU_ASSERT_EQUAL_FATAL(o.status, MOE_OK);
     struct message messages[MESSAGES];

@@ -100,7 +100,7 @@ static double now_s(void)
 
 static bool run_layer(struct layer *l)
 {
-    moe_options options = {.pin = 1};
+    moe_options options = {.bind = "core"};
     size_t width = (size_t)l->model->hidden;
     float *row = malloc(width * sizeof *row);
     double begin = now_s(), times[STEPS];

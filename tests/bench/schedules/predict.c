@@ -14,6 +14,7 @@
 #include "compiler/calibrate/calibrate.h"
 #include "compiler/driver.h"
 #include "runtime/cli/report.h"
+#include "runtime/device/topology.h"
 #include "tests/bench/schedules/subject.h"
 
 enum { MOST_LINES = 512, MOST_ROUNDS = 16, COUNTS = 4 };
@@ -42,7 +43,7 @@ struct line {
 static void write_file(const char *path, unsigned cluster, const char *device)
 {
     FILE *out = fopen(path, "w");
-    double cores = (double)sysconf(_SC_NPROCESSORS_ONLN), share = fmax(1, clusters[cluster].ranks / cores); // ranks on a core
+    double cores = machine_cores(), share = fmax(1, clusters[cluster].ranks / cores); // ranks on a core
     if (!out) {
         perror(path);
         exit(3);

@@ -94,7 +94,7 @@ bool subject_open(struct subject *s)
         return false;
     moe_plan_describe(s->plan, &s->info);
     s->tokens = s->info.tokens_bound;
-    moe_options options = {.trace = 1, .emulate_links = 1, .pin = 1};
+    moe_options options = {.trace = 1, .emulate_links = 1, .bind = "core"};
     if (moe_session_create(s->plan, &options, &s->session) != MOE_OK) {
         fprintf(stderr, "%s\n", moe_last_error());
         return false;

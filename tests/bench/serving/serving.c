@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/device/topology.h"
 #include "tests/bench/engine.h"
 
 enum { COUNTS = 16, MOST_TOKENS = 256, CALLS_A_SECOND = 4000, WORK_BYTES = 32 << 20, WORK_EVERY = 4, GROWTH = 1 << 20 };
@@ -211,7 +212,7 @@ static bool serve(struct server *s, double seconds, bool timed)
 
 static bool prepare(struct server *s, double seconds)
 {
-    s->threads = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+    s->threads = machine_cores();
     s->samples.capacity = (size_t)(seconds * (double)CALLS_A_SECOND);
     s->samples.at = malloc(s->samples.capacity * sizeof *s->samples.at);
     s->samples.sorted = malloc(s->samples.capacity * sizeof *s->samples.sorted);
