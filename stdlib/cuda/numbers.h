@@ -170,8 +170,11 @@ GPU_INLINE float gelu_tanh(float x)
 /// The activation of one product; with a gate this is the gate's factor.
 template <int ACTIVATION> GPU_INLINE float activated(float x)
 {
+    static_assert(activation_words_count == 6, "a new activation: its arithmetic belongs here");
     if (ACTIVATION == activation_relu)
         return x < 0 ? 0.0f : x;
+    if (ACTIVATION == activation_squared_relu)
+        return x < 0 ? 0.0f : x * x;
     if (ACTIVATION == activation_gelu)
         return gelu(x);
     if (ACTIVATION == activation_gelu_tanh)

@@ -440,9 +440,11 @@ void layer_free(struct layer *l)
 
 static double activation_of(uint32_t activation, double gate, double up)
 {
-    switch (activation) {
+    switch ((enum activation)activation) {
     case activation_relu:
         return fmax(gate, 0) * up;
+    case activation_squared_relu:
+        return fmax(gate, 0) * fmax(gate, 0) * up;
     case activation_gelu_tanh:
         return 0.5 * gate * (1 + tanh(sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate))) * up;
     case activation_clamped_silu:
@@ -450,9 +452,12 @@ static double activation_of(uint32_t activation, double gate, double up)
         return gate / (1 + exp(-LAYER_ALPHA * gate)) * (fmax(fmin(up, LAYER_LIMIT), -LAYER_LIMIT) + 1);
     case activation_gelu:
         return 0.5 * gate * (1 + erf(gate / sqrt(2))) * up;
-    default:
+    case activation_silu:
         return gate / (1 + exp(-gate)) * up;
+    case activation_words_count:
+        break;
     }
+    return NAN;
 }
 
 void layer_copy(const struct layer *l, int64_t n[LAYER_COPY])

@@ -118,16 +118,13 @@ static void test_experts_match_reference(void)
 // Biases, other activations, experts without a gate; sizes that no panel divides.
 static void test_expert_forms(void)
 {
-    static const uint32_t activations[] = {activation_silu, activation_gelu, activation_gelu_tanh, activation_relu,
-                                           activation_clamped_silu};
     for (unsigned level = 0; level < LEVELS; level++)
-        for (unsigned i = 0; i < 5 && cpu_level_runs_here(level_names[level]); i++) {
+        for (uint32_t i = 0; i < activation_words_count && cpu_level_runs_here(level_names[level]); i++) {
             struct layer_shape wide = {72, 40, 3, 45, 2, dtype_f32, dtype_f32},
                                narrow = {72, 24, 3, 45, 2, dtype_bf16, dtype_f32};
-            check_form(i % 2 ? &wide : &narrow, LAYER_BIASED, level_names[level], activations[i]);
-            if (activations[i] != activation_clamped_silu) // which is of a gate alone
-                check_form(i % 2 ? &narrow : &wide, LAYER_PLAIN | (i % 2 ? LAYER_BIASED : 0), level_names[level],
-                           activations[i]);
+            check_form(i % 2 ? &wide : &narrow, LAYER_BIASED, level_names[level], i);
+            if (i != activation_clamped_silu) // which is of a gate alone
+                check_form(i % 2 ? &narrow : &wide, LAYER_PLAIN | (i % 2 ? LAYER_BIASED : 0), level_names[level], i);
         }
 }
 

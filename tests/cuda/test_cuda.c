@@ -173,6 +173,7 @@ static void test_experts(void)
         {{40, 136, 2, 65, 1, dtype_f32, dtype_f32}, LAYER_PLAIN, activation_gelu},
         {{136, 72, 3, 66, 2, dtype_f32, dtype_f32}, LAYER_E4M3, activation_silu},
         {{96, 64, 2, 9, 1, dtype_f32, dtype_f32}, LAYER_PLAIN | LAYER_MXFP4, activation_relu},
+        {{64, 72, 2, 5, 1, dtype_bf16, dtype_bf16}, LAYER_PLAIN, activation_squared_relu},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && level_runs_here(chip); i++)
         for (int level = 0; level < (gpu_wanted() || cases[i].shape.dtype == dtype_f32 ? 1 : PRODUCT_CHIPS); level++)

@@ -269,6 +269,40 @@ static void test_names(void)
     rmdir(folder);
 }
 
+/// Whatever a configuration may call its activation, the file that import writes has it and compiles.
+static void test_activations(void)
+{
+    static const struct {
+        const char *module, *keys, *word, *option, *value;
+    } words[] = {
+#define WORD(...) {__VA_ARGS__},
+#include "compiler/import/families.def"
+#undef WORD
+    };
+    unsigned tried = 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (*words[i].module || strcmp(words[i].option, "activation") != 0)
+            continue;
+        struct context context;
+        struct ir plan = {0};
+        char path[] = "/tmp/moe_config_XXXXXX.json", config[256], expected[64];
+        snprintf(config, sizeof config,
+                 "{\"model_type\": \"mixtral\", \"hidden_size\": 64, \"intermediate_size\": 64, \"num_hidden_layers\": 1,"
+                 " \"num_experts_per_tok\": 2, \"num_local_experts\": 8, \"hidden_act\": \"%s\"}", words[i].word);
+        snprintf(expected, sizeof expected, "activation: %s)", words[i].value);
+        int file = mkstemps(path, 5);
+        CU_ASSERT_FATAL(write(file, config, strlen(config)) == (ssize_t)strlen(config) && close(file) == 0);
+        char *text = import_path(&context, path, NULL);
+        CU_ASSERT(text && strstr(text, expected) && lower_text(text, &plan));
+        ir_free(&plan);
+        free(text);
+        context_free(&context);
+        unlink(path);
+        tried++;
+    }
+    CU_ASSERT(tried > 0);
+}
+
 // ---- what is refused --------------------------------------------------------------------------------------------------
 
 #define SIZES "\"hidden_size\": 64, \"num_hidden_layers\": 2, \"num_experts_per_tok\": 2"
@@ -338,5 +372,6 @@ void suite_import(void)
     CU_add_test(suite, "29 public models from their configurations", test_models);
     CU_add_test(suite, "clusters: axes, uneven experts, targets", test_clusters);
     CU_add_test(suite, "names and clusters as they are given", test_names);
+    CU_add_test(suite, "every word for an activation", test_activations);
     CU_add_test(suite, "what is not known is named", test_refusals);
 }

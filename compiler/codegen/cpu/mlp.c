@@ -64,16 +64,23 @@ static LLVMValueRef gelu_tanh_of(struct emit *e, LLVMValueRef x, unsigned lanes)
 static LLVMValueRef activated_plain(struct emit *e, const struct up *up, LLVMValueRef x)
 {
     unsigned lanes = e->level->lanes;
-    switch (up->activation) {
+    switch ((enum activation)up->activation) { // every word, so that a new one is missed by the C compiler
     case activation_relu:
         return limited(e, x, LLVMRealOLT, 0, lanes);
+    case activation_squared_relu:
+        x = limited(e, x, LLVMRealOLT, 0, lanes);
+        return LLVMBuildFMul(e->builder, x, x, "");
     case activation_gelu:
         return gelu_of(e, x, lanes);
     case activation_gelu_tanh:
         return gelu_tanh_of(e, x, lanes);
-    default:
+    case activation_silu:
         return emit_sigmoid(e, x, x, lanes);
+    case activation_clamped_silu: // of a gate alone: the kernel is refused
+    case activation_words_count:
+        break;
     }
+    return NULL;
 }
 
 static LLVMValueRef activated(struct emit *e, const struct up *up, LLVMValueRef gate, LLVMValueRef value)
