@@ -75,15 +75,16 @@ static void read_speeds(struct lowering *l)
     l->bytes_per_s = device->hbm;
 }
 
-/// Does the size of a rank's slots depend on where it stands among the others, or on whose copies it holds?
+/// Does the size of a rank's slots depend on where it stands among the others, or on whose copies it holds? Through relays
+/// ranks of one node have slots for as many rows as the one of them with most experts.
 static bool places_differ(const struct lowering *l)
 {
-    bool formats = false, uneven = false;
+    bool places = false, uneven = false;
     for (uint32_t i = 0; i < l->path_count; i++)
-        formats = formats || l->paths[i].wire.count > 1 || l->paths[i].reply.count > 1;
+        places = places || l->paths[i].wire.count > 1 || l->paths[i].reply.count > 1 || l->paths[i].node;
     for (uint32_t r = 1; r < l->ranks; r++)
         uneven = uneven || ROW(l->plan, plan_rank, r)->owned.count != ROW(l->plan, plan_rank, 0)->owned.count;
-    return (formats && uneven) || slots_has_copies(l->plan);
+    return (places && uneven) || slots_has_copies(l->plan);
 }
 
 static void find_classes(struct lowering *l)

@@ -29,13 +29,19 @@ static const char items[] =
     "    bind route, expert to comp; bind dispatch to tx; bind combine to rx { sm: 2 };\n"
     "    for i in 0..n { route[i]; pipelined w in 0..g { dispatch[i,w+1] || expert[i,w] || combine[i,w-1]; } }\n}\n";
 
-static moe_plan *compile(const char *cluster, const char *placement, const char *schedule, const char *options)
+static moe_plan *compile_layer(const struct shape *of, const char *cluster, const char *placement, const char *schedule,
+                               const char *options)
 {
     struct routed_layer layer = {
-        .shape = &shape, .dispatch = options, .items = items, .cluster = cluster, .place = placement};
+        .shape = of, .dispatch = options, .items = items, .cluster = cluster, .place = placement};
     struct subject subject = {
         .text = routed_layer_text(&layer), .schedule = schedule, .layer = -1, .cpu_level = "v2"}; // quick to compile
     return subject_compile(&subject);
+}
+
+static moe_plan *compile(const char *cluster, const char *placement, const char *schedule, const char *options)
+{
+    return compile_layer(&shape, cluster, placement, schedule, options);
 }
 
 static const struct {
@@ -140,27 +146,30 @@ static void test_pace(void)
     CU_ASSERT(far.compute_s > even.compute_s * 2); // rank 2 computes at an eighth of the speed
 }
 
-static const char *const grids[] = {"axis node[2]; axis gpu[2];", "axis node[3]; axis gpu[2];",
-                                    "axis node[2]; axis gpu[3];", "axis rack[2]; axis node[2]; axis gpu[2];"};
+// Thirteen experts: the first rank has one more than others, those of its node slots for as many rows.
+static const struct grid {
+    const char *axes;
+    uint32_t ranks;
+    int experts;
+} grids[] = {{"axis node[2]; axis gpu[2];", 4, 12},
+             {"axis node[3]; axis gpu[2];", 6, 13},
+             {"axis node[2]; axis gpu[3];", 6, 12},
+             {"axis rack[2]; axis node[2]; axis gpu[2];", 8, 12}};
 enum { GRIDS = sizeof grids / sizeof *grids };
 static const int64_t grid_tokens[8] = {70, 0, BOUND, 9, 1, 33, 64, 2};
 
-static uint32_t grid_ranks(size_t grid)
+static moe_plan *compile_grid(const struct grid *grid, const struct shape *layer, const char *schedule, const char *options)
 {
-    return grid == 0 ? 4 : grid == 3 ? 8 : 6;
-}
-
-static moe_plan *compile_grid(size_t grid, const char *schedule, const char *options)
-{
+    bool racks = strstr(grid->axes, "rack") != NULL;
     char cluster[512];
     snprintf(cluster, sizeof cluster,
              "device = fast; %s\n%s link ib across node { bandwidth: 1GB/s, latency: 20us, rail: true };\n"
              "    link nv across gpu { bandwidth: 100GB/s, latency: 0us };",
-             grids[grid], grid == 3 ? "link far across rack { bandwidth: 1GB/s, latency: 50us };" : "");
-    return compile(cluster,
-                   grid == 3 ? "place experts over rack, node, gpu { balance: even };"
-                             : "place experts over node, gpu { balance: even };",
-                   schedule, options);
+             grid->axes, racks ? "link far across rack { bandwidth: 1GB/s, latency: 50us };" : "");
+    return compile_layer(layer, cluster,
+                         racks ? "place experts over rack, node, gpu { balance: even };"
+                               : "place experts over node, gpu { balance: even };",
+                         schedule, options);
 }
 
 struct hop_run {
@@ -168,10 +177,12 @@ struct hop_run {
 };
 
 /// Runs on a grid: close to the reference, and all of them the same bytes.
-static void check_hops(size_t grid, const struct hop_run *runs, size_t run_count)
+static void check_hops(const struct grid *grid, const struct hop_run *runs, size_t run_count)
 {
+    struct shape layer = shape;
     int64_t sum = 0;
-    for (uint32_t r = 0; r < grid_ranks(grid); r++)
+    layer.experts = grid->experts;
+    for (uint32_t r = 0; r < grid->ranks; r++)
         sum += grid_tokens[r];
     size_t count = (size_t)sum * (size_t)shape.hidden;
     float *in = malloc(count * sizeof *in), *want = malloc(count * sizeof *want),
@@ -179,7 +190,7 @@ static void check_hops(size_t grid, const struct hop_run *runs, size_t run_count
     gaussian(in, count, 11);
     round_to_dtype(shape.dtype, in, count);
     for (size_t i = 0; i < run_count; i++) {
-        moe_plan *plan = compile_grid(grid, runs[i].schedule, runs[i].options);
+        moe_plan *plan = compile_grid(grid, &layer, runs[i].schedule, runs[i].options);
         if (!plan)
             continue;
         struct run run = {
@@ -190,8 +201,8 @@ static void check_hops(size_t grid, const struct hop_run *runs, size_t run_count
         struct outcome o = run_plan_once(plan, &run);
         CU_ASSERT_EQUAL(o.status, MOE_OK);
         if (o.status != MOE_OK)
-            fprintf(stderr, "%s %s %s: %s\n", grids[grid], runs[i].schedule, runs[i].options, o.error);
-        reference_layer(&shape, 5, in, sum, o.ids, o.weights, want);
+            fprintf(stderr, "%s %s %s: %s\n", grid->axes, runs[i].schedule, runs[i].options, o.error);
+        reference_layer(&layer, 5, in, sum, o.ids, o.weights, want);
         CU_ASSERT(relative_l2(o.out, want, count) <= 6e-3);
         if (i == 0)
             memcpy(first, o.out, count * sizeof *first);
@@ -216,7 +227,7 @@ static void test_two_hops(void)
                                           {"via: node, capacity: 0.1x, pool: 0.05x", "ladder(n: 2)", "cpu"},
                                           {"via: node, capacity: 2x", "serial", "sim"}};
     for (size_t g = 0; g < GRIDS; g++)
-        check_hops(g, runs, sizeof runs / sizeof *runs);
+        check_hops(&grids[g], runs, sizeof runs / sizeof *runs);
 }
 
 /// The same with waves of experts, which have bytes of their own.
@@ -227,7 +238,7 @@ static void test_hops_of_waves(void)
                                           {"via: node, capacity: 0.3x", "waves(g: 2)", "sim"},
                                           {"via: node, capacity: 0.1x, pool: 0.05x", "both(n: 3)", "cpu"}};
     for (size_t g = 0; g < GRIDS; g++)
-        check_hops(g, runs, sizeof runs / sizeof *runs);
+        check_hops(&grids[g], runs, sizeof runs / sizeof *runs);
 }
 
 /// Bytes across nodes when every token of rank 0 has two experts in the other one.
