@@ -435,6 +435,7 @@ static enum exit_code dispatch(int argc, char **argv)
 int main(int argc, char **argv)
 {
     output_clean_on_signals();
+    codegen_cpu_exits_without_memory();
     enum exit_code code = dispatch(argc, argv);
     output_clean(); // of what has left through fatal
     if (fflush(stdout) || ferror(stdout)) {

@@ -1,5 +1,6 @@
 // Sessions: create from a plan, load weights, run steps, destroy. The step itself is the executor's (exec/step.c) and the
 // device's; here its input is judged, its variant chosen, its end examined.
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,8 @@
 
 #include "runtime/open.h"
 #include "runtime/weights/weights.h"
+
+enum { THREADS_MOST = 4096 };
 
 static const struct device_ops *const devices[] = {&device_cpu, &device_sim};
 static const struct transport_ops *const transports[] = {&transport_local};
@@ -86,8 +89,8 @@ static moe_status choose_options(struct moe_session *session, const moe_options 
         return open_fail(MOE_INVALID, "threads cannot be bound to `%s`: expected none, node or core", o->bind);
     if (!o->threads)
         o->threads = machine_cores();
-    if (o->threads > 4096)
-        return open_fail(MOE_INVALID, "%u threads", o->threads);
+    if (o->threads > THREADS_MOST)
+        return open_fail(MOE_INVALID, "%u threads are more than the %d that a session can have", o->threads, THREADS_MOST);
 #ifndef NDEBUG
     o->poison = 1;
 #endif
@@ -195,9 +198,12 @@ moe_status moe_session_create(const moe_plan *plan, const moe_options *options, 
     if (status == MOE_OK)
         status = check_machine(made);
     if (status == MOE_OK && !(session_build(made) && list_hosts(made)))
-        status = open_fail(MOE_NO_MEMORY, "out of memory for the session's buffers");
+        status = open_fail(MOE_NO_MEMORY, "out of memory: the session needs %.1f MB for weights, %.1f MB for buffers",
+                           1e-6 * (double)session_weight_bytes(made), 1e-6 * (double)session_arena_bytes(made));
     if (status == MOE_OK && !made->device->create(made))
-        status = open_fail(MOE_NO_MEMORY, "the device `%s` could not start its threads", made->device->name);
+        status = open_fail(MOE_NO_MEMORY, "the device `%s` could not start its threads, %u to compute and %u for streams: %s",
+                           made->device->name, made->options.threads, made->info->ranks * made->streams_per_rank,
+                           strerror(errno));
     if (status != MOE_OK) {
         moe_session_destroy(made);
         return status;

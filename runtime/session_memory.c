@@ -51,10 +51,46 @@ static int64_t owned_experts(const struct moe_session *session, uint32_t rank)
     return ROW(session->ir, plan_rank, rank)->owned.count;
 }
 
-static size_t param_bytes(const struct rank *rank, uint32_t number)
+static size_t param_bytes(const struct moe_session *session, uint32_t rank, uint32_t number)
 {
-    const struct plan_param *param = ROW(rank->session->ir, plan_param, number);
-    return (size_t)(param->bytes * plan_param_blocks(param, owned_experts(rank->session, rank->number)));
+    const struct plan_param *param = ROW(session->ir, plan_param, number);
+    return (size_t)(param->bytes * plan_param_blocks(param, owned_experts(session, rank)));
+}
+
+static size_t weight_bytes(const struct moe_session *session, uint32_t rank)
+{
+    size_t total = 0;
+    for (uint32_t p = 0; p < COUNT(session->ir, plan_param); p++)
+        total += param_bytes(session, rank, p) * session->layers;
+    return total;
+}
+
+/// The largest variant's.
+static size_t arena_bytes(const struct moe_session *session, uint32_t rank)
+{
+    const struct ir *ir = session->ir;
+    int64_t bytes = 64;
+    for (uint32_t v = 0; v < COUNT(ir, plan_variant); v++) {
+        const struct plan_program *p = ROW(ir, plan_program, ROW(ir, plan_variant, v)->programs.first + rank);
+        bytes = p->arena_bytes > bytes ? p->arena_bytes : bytes;
+    }
+    return (size_t)bytes;
+}
+
+size_t session_weight_bytes(const struct moe_session *session)
+{
+    size_t total = 0;
+    for (uint32_t r = 0; r < session->info->ranks; r++)
+        total += weight_bytes(session, r);
+    return total;
+}
+
+size_t session_arena_bytes(const struct moe_session *session)
+{
+    size_t total = 0;
+    for (uint32_t r = 0; r < session->info->ranks; r++)
+        total += arena_bytes(session, r);
+    return total;
 }
 
 /// Packed weights of one rank: one block, [layer][param].
@@ -62,33 +98,25 @@ static bool build_params(struct rank *rank)
 {
     struct moe_session *session = rank->session;
     uint32_t params = COUNT(session->ir, plan_param), layers = session->layers;
-    size_t total = 0;
-    for (uint32_t p = 0; p < params; p++)
-        total += param_bytes(rank, p) * layers;
     rank->params = session_alloc(session, (size_t)params * layers, sizeof(void *));
-    char *at = guarded_map(rank, total, &rank->param_map, &rank->param_map_bytes);
+    char *at = guarded_map(rank, weight_bytes(session, rank->number), &rank->param_map, &rank->param_map_bytes);
     if (!rank->params || !at)
         return false;
     for (uint32_t l = 0; l < layers; l++) {
         for (uint32_t p = 0; p < params; p++) {
             rank->params[(size_t)l * params + p] = at;
-            at += param_bytes(rank, p);
+            at += param_bytes(session, rank->number, p);
         }
     }
     return true;
 }
 
-/// The arena holds the largest variant's; every buffer's address is known from then on.
+/// Every buffer's address is known from then on.
 static bool build_arena(struct rank *rank)
 {
     struct moe_session *session = rank->session;
     const struct ir *ir = session->ir;
-    int64_t bytes = 64;
-    for (uint32_t v = 0; v < COUNT(ir, plan_variant); v++) {
-        const struct plan_program *p = ROW(ir, plan_program, ROW(ir, plan_variant, v)->programs.first + rank->number);
-        bytes = p->arena_bytes > bytes ? p->arena_bytes : bytes;
-    }
-    rank->arena = guarded_map(rank, (size_t)bytes, &rank->arena_map, &rank->arena_map_bytes);
+    rank->arena = guarded_map(rank, arena_bytes(session, rank->number), &rank->arena_map, &rank->arena_map_bytes);
     rank->bases = session_alloc(session, COUNT(ir, plan_buffer), sizeof(void *));
     rank->claims = session_alloc(session, COUNT(ir, plan_buffer), sizeof *rank->claims);
     if (!rank->arena || !rank->bases || !rank->claims)

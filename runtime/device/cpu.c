@@ -1,5 +1,6 @@
 // The CPU device: one thread per (rank, stream), parked between steps, and a worker pool for launches. A stream that
 // lends its own engine (`own_thread`) runs launches itself.
+#include <errno.h>
 #include <string.h>
 
 #include "runtime/exec/session.h"
@@ -185,7 +186,7 @@ static bool cpu_create(struct moe_session *session)
         struct stream *s = &session->ranks[state->threads / session->streams_per_rank]
                                 .streams[state->threads % session->streams_per_rank];
         state->streams[state->threads] = s;
-        if (pthread_create(&s->thread, NULL, stream_main, s) != 0)
+        if ((errno = pthread_create(&s->thread, NULL, stream_main, s)) != 0)
             return false;
         cpu_set_t processors;
         placement_rank(&session->placement, s->rank->number, &processors);

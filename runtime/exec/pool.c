@@ -1,6 +1,7 @@
 // The worker pool (pool.h).
 #include "pool.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -104,7 +105,7 @@ bool pool_start(struct pool *pool)
         struct worker *w = &pool->workers[i];
         w->pool = pool;
         w->number = i;
-        if (pthread_create(&w->thread, NULL, worker_main, w) != 0)
+        if ((errno = pthread_create(&w->thread, NULL, worker_main, w)) != 0)
             return false;
         w->started = true;
         cpu_set_t processors;

@@ -75,7 +75,7 @@ bool emulate_start(struct moe_session *session)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     bool fine = pthread_mutex_init(&e->lock, NULL) == 0 && pthread_cond_init(&e->change, &monotonic) == 0 &&
-                pthread_create(&e->thread, NULL, emulation_main, e) == 0;
+                (errno = pthread_create(&e->thread, NULL, emulation_main, e)) == 0;
     pthread_condattr_destroy(&monotonic);
     session->emulation = fine ? e : NULL;
     return fine;

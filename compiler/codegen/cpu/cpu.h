@@ -33,6 +33,9 @@ bool cpu_choose_layout(const char *level, struct plan_param *param);
 /// False after a diagnostic: unknown level, or a kernel or parameter that has no code.
 bool codegen_cpu(struct context *context, struct ir *plan, const char *level, void **image, size_t *image_bytes);
 
+/// For programs: where LLVM finds no memory, the program says so and exits as it does where moecc finds none.
+void codegen_cpu_exits_without_memory(void);
+
 /// Prints the LLVM IR of all kernels.
 bool codegen_cpu_print(struct context *context, const struct ir *plan, const char *level, FILE *out);
 

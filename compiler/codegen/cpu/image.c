@@ -2,6 +2,7 @@
 // outside and refers to itself only relatively, then let ORC link it into a single buffer.
 #include "emit.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <llvm-c/LLJIT.h>
 #include <llvm-c/OrcEE.h>
@@ -9,6 +10,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "runtime/output.h"
 
 enum { IMAGE_ALIGN = 4096 };
 
@@ -26,6 +30,24 @@ static void initialize_targets(void)
 {
     INITIALIZE(X86);
     INITIALIZE(AArch64);
+}
+
+static void no_memory(void)
+{
+    static const char text[] = "moecc: out of memory\n";
+    output_clean();
+    ssize_t told = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)told;
+    _exit(EXIT_SYSTEM);
+}
+
+void codegen_cpu_exits_without_memory(void)
+{
+    // std::set_new_handler of the C++ library that LLVM brought: LLVM itself would call abort()
+    void (*(*set_new_handler)(void (*)(void)))(void) =
+        (void (*(*)(void (*)(void)))(void))dlsym(RTLD_DEFAULT, "_ZSt15set_new_handlerPFvvE");
+    if (set_new_handler)
+        set_new_handler(no_memory);
 }
 
 LLVMTargetMachineRef target_machine(struct emit *e)
