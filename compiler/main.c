@@ -13,6 +13,7 @@
 #include "compiler/plan/build.h"
 #include "compiler/simulate/compare.h"
 #include "compiler/tune/tune.h"
+#include "runtime/mapped.h"
 #include "runtime/moe.h"
 #include "runtime/open.h"
 #include "runtime/output.h"
@@ -435,6 +436,7 @@ static enum exit_code dispatch(int argc, char **argv)
 int main(int argc, char **argv)
 {
     output_clean_on_signals();
+    mapped_tell_loss("moecc");
     codegen_cpu_exits_without_memory();
     enum exit_code code = dispatch(argc, argv);
     output_clean(); // of what has left through fatal

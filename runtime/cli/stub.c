@@ -1,5 +1,6 @@
 // The executable that `moecc build` makes: this program with a plan behind it, in one file. It needs nothing else.
 #include "runtime/cli/cli.h"
+#include "runtime/mapped.h"
 #include "runtime/output.h"
 
 #include <stdio.h>
@@ -8,6 +9,7 @@ int main(int argc, char **argv)
 {
     const char *program = argc > 0 ? argv[0] : "moe";
     output_clean_on_signals();
+    mapped_tell_loss(program);
     moe_plan *plan = NULL;
     moe_status status = moe_plan_open("/proc/self/exe", &plan);
     if (status != MOE_OK) {

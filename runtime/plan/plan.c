@@ -7,9 +7,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "runtime/mapped.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -252,15 +253,15 @@ bool plan_open_file(struct plan *plan, const char *path, bool (*runs)(const char
         return false;
     }
     size_t bytes = S_ISREG(status.st_mode) ? (size_t)status.st_size : 0;
-    void *map = bytes ? mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    void *map = bytes ? mapped_open(fd, bytes, path) : NULL;
     close(fd);
-    if (map == MAP_FAILED) {
+    if (!map) {
         snprintf(error, size, "%s: not a plan: %s", path, bytes ? "cannot be mapped" : "empty, or no file");
         return false;
     }
     size_t offset, length;
     if (!find_plan(map, bytes, runs, &offset, &length)) {
-        munmap(map, bytes);
+        mapped_close(map, bytes);
         snprintf(error, size, "%s: carries no plan", path);
         return false;
     }
@@ -268,7 +269,7 @@ bool plan_open_file(struct plan *plan, const char *path, bool (*runs)(const char
     bool good;
     if (offset % BLOCK_ALIGN) { // a carrier of odd size
         good = plan_open(plan, (uint8_t *)map + offset, length, true, problem, sizeof problem);
-        munmap(map, bytes);
+        mapped_close(map, bytes);
     } else {
         *plan = (struct plan){.image = map, .image_bytes = bytes, .mapped = true};
         good = view_image(plan, (uint8_t *)map + offset, length, problem, sizeof problem);
@@ -281,7 +282,7 @@ bool plan_open_file(struct plan *plan, const char *path, bool (*runs)(const char
 void plan_close(struct plan *plan)
 {
     if (plan->mapped)
-        munmap(plan->image, plan->image_bytes);
+        mapped_close(plan->image, plan->image_bytes);
     else
         free(plan->image);
     *plan = (struct plan){0};

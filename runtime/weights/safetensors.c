@@ -10,9 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "runtime/mapped.h"
 
 static const uint64_t HEADER_LIMIT = 100000000; // bytes, as in the reference implementation
 
@@ -72,8 +73,8 @@ static bool map_file(struct tensor_set *set, const char *path, uint8_t **map, si
     if (!S_ISREG(info.st_mode))
         cause = EINVAL;
     else if (info.st_size > 0) {
-        mapping = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, file, 0);
-        cause = mapping == MAP_FAILED ? errno : 0;
+        mapping = mapped_open(file, (size_t)info.st_size, path);
+        cause = mapping ? 0 : errno;
     }
     close(file);
     if (cause)
@@ -357,8 +358,7 @@ static bool open_index(struct tensor_set *set, const char *folder, const char *i
     else
         json = parse_json(set, index, "the index", map ? map : (const uint8_t *)"", bytes);
     int cause = errno;
-    if (map)
-        munmap(map, bytes);
+    mapped_close(map, bytes);
     errno = cause;
     if (!json)
         return false;
@@ -469,8 +469,7 @@ void tensors_close(struct tensor_set *set)
     for (size_t i = 0; i < set->count; i++)
         free((char *)(uintptr_t)set->tensors[i].name);
     for (size_t i = 0; i < set->shard_count; i++) {
-        if (set->shards[i].map)
-            munmap(set->shards[i].map, set->shards[i].bytes);
+        mapped_close(set->shards[i].map, set->shards[i].bytes);
         free(set->shards[i].path);
     }
     free(set->shards);

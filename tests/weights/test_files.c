@@ -3,11 +3,16 @@
 
 #include "runtime/weights/random.h"
 #include "runtime/weights/safetensors.h"
+#include "runtime/mapped.h"
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -314,6 +319,58 @@ static void test_write(void)
     }
 }
 
+/// What a process that touches `at` ends with, as wait has it; what it says on standard error.
+static int touch(const volatile uint8_t *at, char *said, size_t size)
+{
+    int channel[2], status = -1;
+    CU_ASSERT_EQUAL_FATAL(pipe(channel), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(channel[1], STDERR_FILENO);
+        mapped_tell_loss("a program");
+        _exit(*at ? 40 : 41);
+    }
+    close(channel[1]);
+    ssize_t got = 0;
+    for (ssize_t more = 1; more > 0 && (size_t)got + 1 < size; got += more > 0 ? more : 0)
+        more = read(channel[0], said + got, size - 1 - (size_t)got);
+    said[got] = 0;
+    close(channel[0]);
+    waitpid(child, &status, 0);
+    return status;
+}
+
+static void test_lost(void)
+{
+    enum { BYTES = 1 << 14 };
+    static const uint8_t zeros[BYTES];
+    const char *path = weights_path("lost"), *kept = weights_path("kept");
+    char said[512], expected[400];
+    write_test_bytes(path, zeros, BYTES);
+    write_test_bytes(kept, zeros, BYTES);
+    int lost_file = open(path, O_RDWR), kept_file = open(kept, O_RDWR);
+    uint8_t *other = mapped_open(kept_file, BYTES, kept), *map = mapped_open(lost_file, BYTES, path);
+    CU_ASSERT_FATAL(other && map);
+    CU_ASSERT_EQUAL(WEXITSTATUS(touch(map + BYTES - 1, said, sizeof said)), 41);
+    CU_ASSERT_EQUAL(ftruncate(lost_file, 0), 0);
+    int status = touch(map + BYTES - 1, said, sizeof said);
+    snprintf(expected, sizeof expected, "a program: error: %s: was cut off, or cannot be read any more, while it was in use\n", path);
+    CU_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    CU_ASSERT_STRING_EQUAL(said, expected);
+    mapped_close(map, BYTES);
+    // What is nobody's file ends the process as it always does.
+    map = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, lost_file, 0);
+    CU_ASSERT_FATAL(map != MAP_FAILED);
+    status = touch(map, said, sizeof said);
+    CU_ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    CU_ASSERT_STRING_EQUAL(said, "");
+    munmap(map, BYTES);
+    mapped_close(other, BYTES);
+    close(lost_file);
+    close(kept_file);
+}
+
 void add_file_tests(CU_pSuite suite)
 {
     CU_add_test(suite, "damaged safetensors files", test_damaged);
@@ -322,4 +379,5 @@ void add_file_tests(CU_pSuite suite)
     CU_add_test(suite, "good safetensors files", test_good);
     CU_add_test(suite, "sharded checkpoints", test_index);
     CU_add_test(suite, "writing", test_write);
+    CU_add_test(suite, "cut off while in use", test_lost);
 }
