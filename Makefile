@@ -134,9 +134,9 @@ $(B)/moecc: $(call obj,compiler/main.c) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/
 	@echo "  link  $@"
 	@$(CC) $(FLAGS) -o $@ $^ -lm $(STATIC_LIBS) $(LLVM_LIBS)
 
-# The tests make calls to the system fail (tests/failures/interpose.c).
+# The tests make calls to the system fail (tests/failures/interpose.c) and have AMX in software (tests/amx).
 WRAP := $(foreach f,malloc calloc realloc aligned_alloc strdup open_memstream mmap open fopen fread fstat write fwrite \
-    fclose close fchmod rename,-Wl,--wrap=$(f))
+    fclose close fchmod rename machine_runs,-Wl,--wrap=$(f))
 
 $(B)/moe-tests: $(TEST_OBJ) $(COMPILER_OBJ) $(GRAMMAR_OBJ) $(B)/obj/gen/embedded.o $(RUNTIME_OBJ)
 	@echo "  link  $@"

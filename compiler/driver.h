@@ -14,7 +14,7 @@ struct driver_study {
     struct figures figures;     // no peak_memory: nothing is lowered
 };
 
-enum { DRIVER_LEVELS = 4 };
+enum { DRIVER_LEVELS = 5 };
 
 struct driver_options {
     const char *file;

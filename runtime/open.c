@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "open.h"
+#include "runtime/device/machine.h"
 
 static _Thread_local char last_error[512];
 

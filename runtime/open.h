@@ -17,7 +17,4 @@ size_t session_arena_bytes(const struct moe_session *session);
 /// Kernels that somebody else has compiled, one a plan_kernel (NULL: keeps its own): CUDA kernels built for the CPU.
 void plan_use_kernels(struct moe_plan *plan, moe_kernel_fn *const *kernels);
 
-/// machine.c: whether this machine runs code of a level: v2 v3 v4 bf16 amx, neon.
-bool machine_runs(const char *cpu_level);
-
 #endif

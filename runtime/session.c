@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/device/machine.h"
 #include "runtime/open.h"
 #include "runtime/weights/weights.h"
 

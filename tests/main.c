@@ -26,6 +26,7 @@
     S(codegen)    \
     S(numbers)    \
     S(codes)      \
+    S(amx)        \
     S(routers)    \
     S(emulator)   \
     S(cuda)       \

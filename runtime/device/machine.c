@@ -3,7 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/open.h"
+#include "machine.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -31,10 +31,13 @@ static bool runs_v4(void)
 static bool runs_bf16(void)
 {
     unsigned a = 0, b = 0, c = 0, d = 0;
-    return runs_v4() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1); // AVX512_BF16
+    bool has = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1); // AVX512_BF16
+    return runs_v4() && has && __builtin_cpu_supports("avx512vbmi");    // which expands codes
 }
 
-/// Tiles need the processor and the kernel's leave, which holds for threads started afterwards.
+/// Tiles need the processor and the kernel's leave. Every thread of the process then has it, and signal frames on its stack
+/// grow by the 8 KB of tiles, of which the kernel makes sure that alternate signal stacks hold them. Code of the level sets
+/// its tiles up and releases them within a kernel, so that no thread is switched with tiles outside of one.
 static bool runs_amx(void)
 {
     unsigned a = 0, b = 0, c = 0, d = 0;

@@ -1,6 +1,7 @@
 // Shared helpers of the code generation tests (fixture.h).
 #include "runtime/weights/pack.h"
 #include "runtime/weights/safetensors.h"
+#include "tests/amx/amx.h"
 #include "tests/codegen/fixture.h"
 #include "tests/codegen/fp8_reference.h"
 
@@ -53,7 +54,7 @@ bool level_runs_here(const char *level)
     const char *missing = NULL;
     struct context context;
     if (!chip_of(level))
-        return cpu_level_runs_here(level);
+        return level && !strcmp(level, "amx") ? amx_runs() : cpu_level_runs_here(level);
     context_init(&context);
     if ((missing = host_missing(&context)) && !said)
         fprintf(stderr, "\n    skipped: CUDA kernels on the CPU: %s\n", missing);

@@ -8,7 +8,7 @@
 
 #include "tests/codegen/fixture.h"
 
-static const char *const level_names[] = {"v2", "v3", "v4", "bf16"};
+static const char *const level_names[] = {"v2", "v3", "v4", "bf16", "amx"};
 enum { LEVELS = sizeof level_names / sizeof *level_names };
 
 static const uint32_t float_types[] = {dtype_f32, dtype_bf16, dtype_f16};
@@ -101,7 +101,7 @@ static void check_layer(const struct layer_shape *shape, const char *level, uint
 static void test_experts_match_reference(void)
 {
     for (unsigned level = 0; level < LEVELS; level++) {
-        if (!cpu_level_runs_here(level_names[level]))
+        if (!level_runs_here(level_names[level]))
             continue;
         for (unsigned t = 0; t < 3; t++) {
             uint32_t dtype = float_types[t];
@@ -119,7 +119,7 @@ static void test_experts_match_reference(void)
 static void test_expert_forms(void)
 {
     for (unsigned level = 0; level < LEVELS; level++)
-        for (uint32_t i = 0; i < activation_words_count && cpu_level_runs_here(level_names[level]); i++) {
+        for (uint32_t i = 0; i < activation_words_count && level_runs_here(level_names[level]); i++) {
             struct layer_shape wide = {72, 40, 3, 45, 2, dtype_f32, dtype_f32},
                                narrow = {72, 24, 3, 45, 2, dtype_bf16, dtype_f32};
             check_form(i % 2 ? &wide : &narrow, LAYER_BIASED, level_names[level], i);
@@ -168,14 +168,14 @@ static void check_alone(const struct layer_shape *shape, const char *level)
 static void test_row_is_the_same_alone(void)
 {
     for (unsigned level = 0; level < LEVELS; level++)
-        for (unsigned t = 0; t < 3 && cpu_level_runs_here(level_names[level]); t++)
+        for (unsigned t = 0; t < 3 && level_runs_here(level_names[level]); t++)
             check_alone(&(struct layer_shape){72, 40, 3, 58, 2, float_types[t], dtype_f32}, level_names[level]);
 }
 
 static void test_pieces_and_addresses(void)
 {
     for (unsigned level = 0; level < LEVELS; level++) {
-        if (!cpu_level_runs_here(level_names[level]))
+        if (!level_runs_here(level_names[level]))
             continue;
         struct layer_shape shape = {136, 72, 5, 33, 2, dtype_bf16, dtype_bf16};
         struct layer whole, pieces;
@@ -199,7 +199,7 @@ static void test_pieces_and_addresses(void)
 static void test_nan_stays_in_its_row(void)
 {
     for (unsigned level = 0; level < LEVELS; level++) {
-        if (!cpu_level_runs_here(level_names[level]))
+        if (!level_runs_here(level_names[level]))
             continue;
         struct layer_shape shape = {72, 40, 3, 30, 2, dtype_bf16, dtype_f32};
         struct layer clean, dirty;
@@ -337,7 +337,7 @@ static void test_route_matches_reference(void)
         int64_t experts, choices;
     } sizes[] = {{1, 1}, {3, 1}, {3, 3}, {16, 2}, {16, 16}, {60, 4}, {60, 60}, {512, 10}, {512, 512}};
     for (unsigned level = 0; level < LEVELS; level++)
-        for (unsigned i = 0; i < sizeof sizes / sizeof *sizes && cpu_level_runs_here(level_names[level]); i++) {
+        for (unsigned i = 0; i < sizeof sizes / sizeof *sizes && level_runs_here(level_names[level]); i++) {
             uint32_t dtype = float_types[i % 3];
             struct routing r = {.h = 72,
                                 .experts = sizes[i].experts,
@@ -360,7 +360,7 @@ static void test_route_matches_reference(void)
 static void test_route_ties_and_nan(void)
 {
     for (unsigned level = 0; level < LEVELS; level++) {
-        if (!cpu_level_runs_here(level_names[level]))
+        if (!level_runs_here(level_names[level]))
             continue;
         for (unsigned after = 0; after < 2; after++) {
             struct routing r = {.h = 8,
@@ -396,7 +396,7 @@ static void test_route_ties_and_nan(void)
 static void test_route_nan_ranks_last(void)
 {
     for (unsigned level = 0; level < LEVELS; level++) {
-        if (!cpu_level_runs_here(level_names[level]))
+        if (!level_runs_here(level_names[level]))
             continue;
         struct routing r = {.h = 8,
                             .experts = 6,
@@ -469,7 +469,7 @@ static void test_copy_rows(void)
 {
     static const int64_t widths[] = {8, 24, 72, 136, 1000};
     for (unsigned level = 0; level < LEVELS; level++)
-        for (unsigned w = 0; w < 5 && cpu_level_runs_here(level_names[level]); w++)
+        for (unsigned w = 0; w < 5 && level_runs_here(level_names[level]); w++)
             for (unsigned i = 0; i < 9; i++)
                 check_copy(widths[w], float_types[i / 3], float_types[i % 3], level_names[level]);
 }
@@ -513,7 +513,7 @@ static void check_merge(int64_t width, uint32_t from, uint32_t to, const char *l
 static void test_merge(void)
 {
     for (unsigned level = 0; level < LEVELS; level++)
-        for (unsigned i = 0; i < 9 && cpu_level_runs_here(level_names[level]); i++) {
+        for (unsigned i = 0; i < 9 && level_runs_here(level_names[level]); i++) {
             check_merge(72, float_types[i / 3], float_types[i % 3], level_names[level]);
             check_merge(128, float_types[i / 3], float_types[i % 3], level_names[level]);
         }
@@ -523,7 +523,7 @@ static void test_add(void)
 {
     enum { WIDTH = 72, TOKENS = 5 };
     for (unsigned level = 0; level < LEVELS; level++) {
-        if (!cpu_level_runs_here(level_names[level]))
+        if (!level_runs_here(level_names[level]))
             continue;
         float *a = block(WIDTH * TOKENS * 4), *b = block(WIDTH * TOKENS * 4), *y = block(WIDTH * TOKENS * 4);
         for (int i = 0; i < WIDTH * TOKENS; i++)
@@ -583,7 +583,7 @@ static void test_refusals(void)
     CU_ASSERT(!code_generate(&code, "v3"));
     CU_ASSERT(code.image == NULL);
     CU_ASSERT(cpu_level_name("v9") == NULL);
-    CU_ASSERT_STRING_EQUAL(cpu_level_name("amx"), "bf16");
+    CU_ASSERT_STRING_EQUAL(cpu_level_name("amx"), "amx");
     code_free(&code);
 }
 

@@ -156,7 +156,7 @@ static bool on_cuda(const char *level)
 
 static void test_products(void)
 {
-    static const char *const levels[] = {"v2", "v3", "v4", "bf16", "cuda:sm_80"};
+    static const char *const levels[] = {"v2", "v3", "v4", "bf16", "amx", "cuda:sm_80"};
     static const uint32_t operands[] = {dtype_f32, dtype_bf16, dtype_f16};
     for (size_t l = 0; l < sizeof levels / sizeof *levels; l++)
         for (size_t o = on_cuda(levels[l]); o < 3 && level_runs_here(levels[l]); o++) { // no f32 on tensor cores

@@ -9,7 +9,7 @@
 #include "tests/codegen/fixture.h"
 #include "tests/codegen/fp8_reference.h"
 
-static const char *const level_names[] = {"v2", "v3", "v4", "bf16"};
+static const char *const level_names[] = {"v2", "v3", "v4", "bf16", "amx"};
 enum { LEVELS = sizeof level_names / sizeof *level_names, WIDTH = 1032 }; // whole vectors and what is left of one
 
 static float from_bits(uint32_t bits)
@@ -75,7 +75,7 @@ static void test_vectors(void)
 {
     struct vectors v;
     read_vectors(&v);
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++) {
         struct code code;
         converter(&code, dtype_f32, dtype_fp8_e4m3, level_names[level]);
         uint8_t codes[WIDTH];
@@ -88,7 +88,7 @@ static void test_vectors(void)
 
 static void test_every_code(void)
 {
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++) {
         struct code code;
         uint8_t codes[WIDTH];
         float values[WIDTH];
@@ -109,7 +109,7 @@ static void test_every_code(void)
 static void test_rounding(void)
 {
     static const uint32_t low[] = {0, 1, 0xffff};
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++) {
         struct code code;
         float values[WIDTH];
         unsigned wrong = 0;
@@ -193,7 +193,7 @@ static void test_rows_in_blocks(void)
     for (int i = 0; i < MOST_WIDTH; i++)
         values[i] = random_float(&rng) * (i % 640 < 128 ? 1e-6f : i % 640 < 256 ? 3e4f : 1);
     values[5] = NAN, values[6] = INFINITY, values[70] = -INFINITY, values[71] = -NAN, values[3] = -0.0f;
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++)
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++)
         for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++)
             for (unsigned w = 0; w < sizeof widths / sizeof *widths; w++)
                 check_blocks(values, widths[w], &formats[f], (w + f) % 2 ? dtype_bf16 : dtype_f32, level_names[level]);
@@ -202,7 +202,7 @@ static void test_rows_in_blocks(void)
 static void test_all_bad(void)
 {
     float values[128];
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++)
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++)
         for (unsigned f = 0; f < sizeof formats / sizeof *formats; f++)
             for (int kind = 0; kind < 3; kind++) {
                 for (int i = 0; i < 128; i++)
@@ -214,7 +214,7 @@ static void test_all_bad(void)
 /// A row of a dispatch has the dispatch's own type, whatever carried it: it is rounded to that on its way to a wider one.
 static void test_rounded_between(void)
 {
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++) {
         struct code code;
         float values[128], back[128];
         uint8_t row[256];
@@ -270,7 +270,7 @@ static void check_vector(char *const *fields, const char *level)
 static void test_block_vectors(void)
 {
     unsigned checked = 0;
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++) {
         FILE *file = fopen("tests/data/fp8_block_vectors.tsv", "r");
         CU_ASSERT_FATAL(file != NULL);
         char line[1024];
@@ -325,7 +325,7 @@ static void test_loss(void)
 
 static void expect_codes(const float *values, const uint8_t *expected, int count)
 {
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++) {
         struct code code;
         float row[WIDTH] = {0};
         uint8_t codes[WIDTH];
@@ -351,7 +351,7 @@ static void b25_ties_and_subnormals(void)
 /// One NaN and one infinity in a block: they alone differ from what a row without them would be.
 static void b26_bad_neighbours(void)
 {
-    for (unsigned level = 0; level < LEVELS && cpu_level_runs_here(level_names[level]); level++) {
+    for (unsigned level = 0; level < LEVELS && level_runs_here(level_names[level]); level++) {
         struct code code;
         float values[256];
         uint8_t clean[272], bad[272];

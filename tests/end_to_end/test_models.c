@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/amx/amx.h"
 #include "tests/end_to_end/harness.h"
 
 struct model_case {
@@ -155,6 +156,25 @@ static void test_two_layers_chained(void)
     printf("\n");
 }
 
+// Products on tiles: experts, and shared ones.
+static void test_tiles(void)
+{
+    amx_pretend(true);
+    for (size_t m = 0; m < sizeof models / sizeof *models && amx_runs(); m++) {
+        if (strstr(models[m].name, "f32") || strstr(models[m].name, "fp8"))
+            continue;
+        char reference[16];
+        snprintf(reference, sizeof reference, "layer%d", (int)models[m].first);
+        uint64_t before = amx_all_products();
+        double error = run_layer(&models[m], models[m].first, 2, reference);
+        printf("\n    %s layer %d: relative L2 %.2e", models[m].name, (int)models[m].first, error);
+        CU_ASSERT(error <= models[m].bound);
+        CU_ASSERT(!amx_emulated() || amx_all_products() > before);
+    }
+    printf("\n");
+    amx_pretend(false);
+}
+
 /// Both layers of a model on some of its tokens.
 static struct outcome run_some(const struct model_case *model, const char *schedule, const float *in,
                                const int64_t *counts, uint32_t ranks, moe_options options)
@@ -221,6 +241,7 @@ void suite_models(void)
     CU_pSuite suite = CU_add_suite("models", NULL, NULL);
     CU_add_test(suite, "single layers agree with the reference implementation", test_single_layers);
     CU_add_test(suite, "layers chain: y of one is x of the next", test_two_layers_chained);
+    CU_add_test(suite, "the same on AMX tiles", test_tiles);
     CU_add_test(suite, "schedules change no byte of them", test_schedules_change_no_byte);
     CU_add_test(suite, "a token is the same alone", test_a_token_alone);
 }

@@ -2,6 +2,7 @@
 #include "cpu.h"
 #include "compiler/base/diag.h"
 #include "emit.h"
+#include "runtime/device/machine.h"
 
 #include <elf.h>
 #include <llvm-c/Analysis.h>
@@ -15,7 +16,7 @@
     .fma = true, .f16c = true
 // clang-format on
 
-enum { LEVEL_V2, LEVEL_V3, LEVEL_V4, LEVEL_BF16, LEVEL_NEON, LEVEL_COUNT };
+enum { LEVEL_V2, LEVEL_V3, LEVEL_V4, LEVEL_BF16, LEVEL_AMX, LEVEL_NEON, LEVEL_COUNT };
 
 // Those of x86-64 in ascending order: each runs the code of those before it. Without -prefer-256-bit 512-bit operations
 // are split.
@@ -42,6 +43,11 @@ static const struct cpu_level levels[LEVEL_COUNT] = {
                   .f16c = true},
     [LEVEL_V4] = {.name = "v4", .features = "-prefer-256-bit", AVX512},
     [LEVEL_BF16] = {.name = "bf16", .features = "-prefer-256-bit,+avx512bf16,+avx512vbmi", AVX512, .dot_bf16 = true},
+    [LEVEL_AMX] = {.name = "amx",
+                   .features = "-prefer-256-bit,+avx512bf16,+avx512vbmi,+amx-tile,+amx-bf16",
+                   AVX512,
+                   .dot_bf16 = true,
+                   .amx = true},
     [LEVEL_NEON] = {.name = "neon",
                     .triple = "aarch64-unknown-linux-gnu",
                     .cpu = "generic",
@@ -55,31 +61,18 @@ static const struct cpu_level levels[LEVEL_COUNT] = {
                     .f16c = true},
 };
 
-#if defined(__x86_64__)
 static unsigned best_level(void)
 {
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
-        return LEVEL_V2;
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
-        !__builtin_cpu_supports("avx512cd"))
-        return LEVEL_V3;
-    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") ? LEVEL_BF16 : LEVEL_V4;
+    unsigned best = LEVEL_COUNT;
+    while (best > 0 && !machine_runs(levels[--best].name)) {
+    }
+    return best;
 }
-#else
-static unsigned best_level(void)
-{
-    return LEVEL_NEON;
-}
-#endif
 
 static const struct cpu_level *level_named(const char *name)
 {
     if (!name)
         return &levels[best_level()];
-    if (strcmp(name, "amx") == 0) // AMX machines run the bf16 kernels
-        return &levels[LEVEL_BF16];
     for (unsigned i = 0; i < LEVEL_COUNT; i++)
         if (strcmp(levels[i].name, name) == 0)
             return &levels[i];
@@ -111,9 +104,7 @@ unsigned cpu_level_machine(const char *level)
 bool cpu_level_runs_here(const char *level)
 {
     const struct cpu_level *found = level_named(level);
-    if (!found)
-        return false;
-    return !strcmp(found->triple, levels[best_level()].triple) && (unsigned)(found - levels) <= best_level();
+    return found && machine_runs(found->name);
 }
 
 /// Codes lie k by k, a byte or a nibble a column; for the dot product, whose operand is pairs, in pairs of k and in the

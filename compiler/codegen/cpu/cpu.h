@@ -11,7 +11,7 @@
 #include "runtime/plan/plan.h"
 
 /// The level's name as recorded in plan_info.cpu_level, or NULL when there is no such level. `level` NULL: the best one
-/// this machine has. "amx" is "bf16": AMX machines run the bf16 kernels.
+/// this machine has.
 const char *cpu_level_name(const char *level);
 /// Levels that one executable has code for, the worst first, ended by NULL: all of this machine's architecture.
 const char *const *cpu_levels_of_build(void);

@@ -20,6 +20,7 @@ struct cpu_level {
     unsigned coded_rows;   // the same for quantised weights expanded by a tile of several panels or without dot products
     bool fma, f16c;
     bool dot_bf16; // vdpbf16ps, and byte permutes to expand quantised weights for it
+    bool amx;      // tiles for products of bf16
 };
 
 enum { PANEL_VECTORS = 2, TILE_ROWS_MAX = 13, CARRIED_MAX = TILE_ROWS_MAX * PANEL_VECTORS + 2 };

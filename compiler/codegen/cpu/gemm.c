@@ -1,5 +1,6 @@
 // Generates the register tiles and the loop that cuts rows into them (gemm.h).
 #include "gemm.h"
+#include "amx.h"
 #include "codes.h"
 
 // measured: from so many rows on prefetching gains, and so far ahead of the reads
@@ -41,7 +42,7 @@ static unsigned step_of(const struct gemm *gemm)
 // k values of a round of the loop; k is a multiple of 8
 static unsigned unroll_of(const struct gemm *gemm)
 {
-    return step_of(gemm) * 4;
+    return gemm->amx ? AMX_K : step_of(gemm) * 4;
 }
 
 // `count` k values of a panel
@@ -359,6 +360,10 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
 {
     gemm->read = gemm->weights;
     gemm->least_rows = gemm->panels = 1;
+    if (amx_multiplies(e, gemm)) {
+        amx_tiles(e, gemm, name);
+        return;
+    }
     if (!dtype_quantised(gemm->weights.dtype) || uses_dot(e, gemm)) { // dot products hide the look-ups beside them
         wide_tiles(e, gemm, name);
         generate_tiles(e, gemm, name);
@@ -399,19 +404,6 @@ static void call_tile(struct emit *e, const struct gemm *gemm, LLVMValueRef rows
     enter(e, after);
 }
 
-// A panel in memory and the one that comes after it.
-struct place {
-    LLVMValueRef panel, next;
-    LLVMValueRef has_before, has_after; // another panel of the same call
-};
-
-// Where the tiles of a panel prefetch, and how far they go in each round: the first one, and the one after it, from
-// which each further one is `each` bytes off. Who has nothing to prefetch fetches the panel's first lines again and again,
-// which costs nothing.
-struct ahead {
-    LLVMValueRef first, first_step, later, later_step, each;
-};
-
 static LLVMValueRef either(struct emit *e, LLVMValueRef condition, LLVMValueRef yes, LLVMValueRef no)
 {
     return LLVMBuildSelect(e->builder, condition, yes, no, "");
@@ -425,7 +417,7 @@ static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, stru
     LLVMBuilderRef b = e->builder;
     int64_t bytes = plan_panel_codes(&gemm->weights);
     LLVMValueRef none = const_i64(e, 0), one = const_i64(e, 1), ahead = const_i64(e, PREFETCH_AHEAD);
-    LLVMValueRef rounds = const_i64(e, gemm->k / unroll_of(gemm));
+    LLVMValueRef rounds = const_i64(e, gemm->k < unroll_of(gemm) ? 1 : gemm->k / unroll_of(gemm));
     LLVMValueRef left = LLVMBuildSub(b, LLVMBuildUDiv(b, const_i64(e, bytes), tiles, ""), ahead, "");
     left = either(e, LLVMBuildICmp(b, LLVMIntSGT, left, none, ""), left, none);
     LLVMValueRef brought = LLVMBuildSub(b, const_i64(e, bytes), left, ""), later = LLVMBuildSub(b, tiles, one, "");
@@ -452,8 +444,8 @@ static struct ahead share_codes(struct emit *e, const struct gemm *gemm, struct 
 }
 
 // Very few rows are bound by memory anyway and only lose by prefetching.
-static struct ahead place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
-                                      LLVMValueRef tiles, bool direct)
+struct ahead place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
+                               LLVMValueRef tiles, bool direct)
 {
     struct ahead ahead = direct ? spread_reading(e, gemm, at, tiles) : share_codes(e, gemm, at, tiles);
     LLVMValueRef least = const_i64(e, rows_to_prefetch(gemm)), none = const_i64(e, 0);
@@ -463,6 +455,15 @@ static struct ahead place_to_prefetch(struct emit *e, const struct gemm *gemm, s
     ahead.first_step = either(e, enough, ahead.first_step, none);
     ahead.later_step = either(e, enough, ahead.later_step, none);
     return ahead;
+}
+
+void ahead_of(struct emit *e, const struct ahead *ahead, LLVMValueRef tile, LLVMValueRef *from, LLVMValueRef *step)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef is_first = LLVMBuildICmp(b, LLVMIntEQ, tile, const_i64(e, 0), "");
+    LLVMValueRef off = LLVMBuildMul(b, LLVMBuildSub(b, tile, const_i64(e, 1), ""), ahead->each, "");
+    *from = either(e, is_first, ahead->first, offset(e, ahead->later, off));
+    *step = either(e, is_first, ahead->first_step, ahead->later_step);
 }
 
 // `read` is where the tiles read the panel, or its expanded copy
@@ -477,15 +478,12 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMValueRef small = LLVMBuildUDiv(b, rows, tiles, ""), larger = LLVMBuildURem(b, rows, tiles, "");
 
     struct ahead ahead = place_to_prefetch(e, gemm, at, rows, tiles, read == at.panel);
-    LLVMValueRef first = const_i64(e, 0), one = const_i64(e, 1);
+    LLVMValueRef first = const_i64(e, 0), from, step;
     struct loop loop = loop_begin(e, const_i64(e, 0), tiles, 1, &first, 1);
     LLVMValueRef is_larger = LLVMBuildICmp(b, LLVMIntSLT, loop.index, larger, "");
     LLVMValueRef count = LLVMBuildAdd(b, small, LLVMBuildZExt(b, is_larger, e->i64, ""), "");
 
-    LLVMValueRef is_first = LLVMBuildICmp(b, LLVMIntEQ, loop.index, const_i64(e, 0), "");
-    LLVMValueRef off = LLVMBuildMul(b, LLVMBuildSub(b, loop.index, one, ""), ahead.each, "");
-    LLVMValueRef from = either(e, is_first, ahead.first, offset(e, ahead.later, off));
-    LLVMValueRef step = either(e, is_first, ahead.first_step, ahead.later_step);
+    ahead_of(e, &ahead, loop.index, &from, &step);
     LLVMValueRef scales = offset_const(e, at.panel, plan_panel_codes(&gemm->weights));
     LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), read, from, step,
                                                    scales};
@@ -521,8 +519,7 @@ static void multiply_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef
     enter(e, after);
 }
 
-static void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p,
-                          LLVMValueRef *moved)
+void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p, LLVMValueRef *moved)
 {
     for (unsigned i = 0; i < TILE_POINTERS; i++)
         moved[i] = p[i] ? offset(e, p[i], scaled(e, panel, gemm->p_panel[i])) : NULL;
@@ -554,24 +551,35 @@ static LLVMValueRef multiply_wide(struct emit *e, const struct gemm *wide, LLVMV
     return end;
 }
 
+struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop *loop, LLVMValueRef begin,
+                      LLVMValueRef panel, LLVMValueRef next)
+{
+    LLVMBuilderRef b = e->builder;
+    int64_t bytes = plan_panel_bytes(&gemm->weights);
+    LLVMValueRef own = offset(e, panel, scaled(e, loop->index, bytes));
+    LLVMValueRef after = LLVMBuildAdd(b, loop->index, const_i64(e, 1), "");
+    LLVMValueRef is_last = LLVMBuildICmp(b, LLVMIntEQ, after, loop->end, "");
+    return (struct place){.panel = own,
+                          .next = either(e, is_last, next, offset_const(e, own, bytes)),
+                          .has_before = LLVMBuildICmp(b, LLVMIntSGT, loop->index, begin, ""),
+                          .has_after = LLVMBuildNot(b, is_last, "")};
+}
+
 void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panels,
                LLVMValueRef panel, LLVMValueRef next, LLVMValueRef p[TILE_POINTERS])
 {
-    LLVMBuilderRef b = e->builder;
+    if (gemm->amx) {
+        amx_rows(e, gemm, rows, a, panels, panel, next, p);
+        return;
+    }
     LLVMValueRef begin = const_i64(e, 0);
     for (unsigned i = 0; i < WIDE_SHAPES; i++)
         if (gemm->wide[i])
             begin = multiply_wide(e, gemm->wide[i], rows, a, begin, panels, panel, p);
     struct loop loop = loop_begin(e, begin, panels, 1, NULL, 0);
-    int64_t bytes = plan_panel_bytes(&gemm->weights);
-    LLVMValueRef own = offset(e, panel, scaled(e, loop.index, bytes)), moved[TILE_POINTERS];
-    LLVMValueRef after = LLVMBuildAdd(b, loop.index, const_i64(e, 1), "");
-    LLVMValueRef is_last = LLVMBuildICmp(b, LLVMIntEQ, after, panels, "");
+    LLVMValueRef moved[TILE_POINTERS];
+    struct place at = panel_at(e, gemm, &loop, begin, panel, next);
     move_to_panel(e, gemm, loop.index, p, moved);
-    struct place at = {.panel = own,
-                       .next = either(e, is_last, next, offset_const(e, own, bytes)),
-                       .has_before = LLVMBuildICmp(b, LLVMIntSGT, loop.index, begin, ""),
-                       .has_after = LLVMBuildNot(b, is_last, "")};
     multiply_panel(e, gemm, rows, a, at, moved);
     loop_end(e, &loop, NULL);
 }

@@ -31,6 +31,7 @@ struct gemm {
     struct gemm *many;       // for more rows; NULL: none
     struct gemm *wide[WIDE_SHAPES]; // for very few: 4 or 2 panels at once, whose chains hide each other's latency, or NULL
     unsigned panels;         // of a tile
+    struct amx *amx;         // NULL: not by AMX tiles
     LLVMTypeRef tile_type, expand_type;
     LLVMValueRef tiles[TILE_ROWS_MAX + 1], expand;
 };
@@ -46,5 +47,30 @@ int64_t gemm_scratch(const struct gemm *gemm);
 /// Rows of A times `panels` consecutive panels, which begin at `panel`; the one at `next` comes after them.
 void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panels,
                LLVMValueRef panel, LLVMValueRef next, LLVMValueRef p[TILE_POINTERS]);
+
+// What gemm_rows and amx_rows share.
+
+/// A panel in memory and the one that comes after it.
+struct place {
+    LLVMValueRef panel, next;
+    LLVMValueRef has_before, has_after; // another panel of the same call
+};
+/// Of a loop over panels: the one that it is at. It began at `begin`; `panel` is panel 0, the one at `next` comes last.
+struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop *loop, LLVMValueRef begin,
+                      LLVMValueRef panel, LLVMValueRef next);
+/// The finisher's pointers at a panel.
+void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p, LLVMValueRef *moved);
+
+/// Where the tiles of a panel prefetch, and how far they go in each round of the loop over k: the first one, and the one
+/// after it, from which each further one is `each` bytes off. Who has nothing to prefetch fetches the panel's first lines
+/// again and again, which costs nothing.
+struct ahead {
+    LLVMValueRef first, first_step, later, later_step, each;
+};
+/// For `rows` rows in `tiles` tiles; `direct`: they read the panel itself and no expanded copy.
+struct ahead place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
+                               LLVMValueRef tiles, bool direct);
+/// Of the tile with that number.
+void ahead_of(struct emit *e, const struct ahead *ahead, LLVMValueRef tile, LLVMValueRef *from, LLVMValueRef *step);
 
 #endif
