@@ -2,8 +2,11 @@
 // share memory and cache, and to see whether they do.
 #include "runtime/device/topology.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /// The numbers of a file such as "0-3,8". False: no such file, or not that.
@@ -64,6 +67,39 @@ static bool next_core(const cpu_set_t *usable, uint32_t *at, cpu_set_t *core)
     return false;
 }
 
+/// The quota of one group, whose folder is `path`; 0: none.
+static double group_quota(const char *path)
+{
+    char name[PATH_MAX];
+    double quota = 0, period = 0;
+    FILE *file = snprintf(name, sizeof name, "%s/cpu.max", path) < (int)sizeof name ? fopen(name, "r") : NULL;
+    bool limited = file && fscanf(file, "%lf %lf", &quota, &period) == 2 && quota > 0 && period > 0; // else `max`
+    if (file)
+        fclose(file);
+    return limited ? quota / period : 0;
+}
+
+double quota_processors(const char *self, const char *root)
+{
+    char line[PATH_MAX], path[2 * PATH_MAX] = "";
+    double least = 0;
+    FILE *file = fopen(self, "r");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, "0::", 3)) // the hierarchy of version 2
+            snprintf(path, sizeof path, "%s%.*s", root, (int)strcspn(line + 3, "\n"), line + 3);
+    if (file)
+        fclose(file);
+    while (strlen(path) >= strlen(root) && *path) { // limits of groups above hold, too
+        double quota = group_quota(path);
+        least = quota > 0 && (least == 0 || quota < least) ? quota : least;
+        char *slash = strrchr(path, '/');
+        if (!slash)
+            break;
+        *slash = 0;
+    }
+    return least;
+}
+
 uint32_t machine_cores(void)
 {
     cpu_set_t usable, core;
@@ -71,6 +107,9 @@ uint32_t machine_cores(void)
     usable_processors(&usable);
     while (next_core(&usable, &at, &core))
         count++;
+    double quota = quota_processors("/proc/self/cgroup", "/sys/fs/cgroup");
+    if (quota > 0 && quota < count)
+        count = (uint32_t)ceil(quota);
     return count ? count : 1;
 }
 

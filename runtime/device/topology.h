@@ -33,8 +33,12 @@ void topology_free(struct topology *topology);
 /// "0-3,8"; cut short where it does not fit.
 const char *processors_text(const cpu_set_t *processors, char *text, size_t size);
 
-/// Cores that this process may use, at least one: what `one thread per core` means.
+/// Cores that this process may use, at least one: what `one thread per core` means. No more than its control groups give it
+/// time for.
 uint32_t machine_cores(void);
+/// Processors' worth of time that the control groups of `self` (as /proc/self/cgroup) leave, by the tree under `root`; 0:
+/// without limit.
+double quota_processors(const char *self, const char *root);
 /// ...and processors: more than cores where a core runs several threads.
 uint32_t machine_processors(void);
 

@@ -3,6 +3,7 @@
 #include <CUnit/CUnit.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -246,10 +247,48 @@ static void test_kept(void)
     unsetenv("HWLOC_THISSYSTEM");
 }
 
+static void write_text(const char *folder, const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/// A container's share of time: the least that its groups, from its own up, leave.
+static void test_quota(void)
+{
+    char root[] = "/tmp/moe-groups-XXXXXX", path[128], self[64];
+    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(root));
+    snprintf(self, sizeof self, "%s/self", root);
+    snprintf(path, sizeof path, "%s/pod", root);
+    CU_ASSERT_EQUAL(mkdir(path, 0700), 0);
+    strcat(path, "/job");
+    CU_ASSERT_EQUAL(mkdir(path, 0700), 0);
+    CU_ASSERT_EQUAL(quota_processors(self, root), 0); // no such file
+    write_text(root, "self", "4:cpu:/elsewhere\n0::/pod/job\n");
+    CU_ASSERT_EQUAL(quota_processors(self, root), 0);
+    write_text(root, "pod/job/cpu.max", "max 100000\n");
+    CU_ASSERT_EQUAL(quota_processors(self, root), 0);
+    write_text(root, "pod/cpu.max", "250000 100000\n");
+    CU_ASSERT_EQUAL(quota_processors(self, root), 2.5);
+    write_text(root, "pod/job/cpu.max", "50000 100000\n");
+    CU_ASSERT_EQUAL(quota_processors(self, root), 0.5);
+    write_text(root, "self", "0::/\n");
+    CU_ASSERT_EQUAL(quota_processors(self, root), 0);
+    write_text(root, "cpu.max", "300000 100000\n"); // as a container sees its own
+    CU_ASSERT_EQUAL(quota_processors(self, root), 3);
+    snprintf(path, sizeof path, "rm -r %s", root);
+    CU_ASSERT_EQUAL(system(path), 0);
+}
+
 void suite_placement(void)
 {
     CU_pSuite suite = CU_add_suite("placement", NULL, NULL);
     CU_add_test(suite, "machines of every shape", test_shapes);
     CU_add_test(suite, "what hwloc describes", test_machines);
     CU_add_test(suite, "threads are kept there", test_kept);
+    CU_add_test(suite, "a share of the time", test_quota);
 }
