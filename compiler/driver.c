@@ -260,7 +260,7 @@ static bool simulate_use(struct compilation *c, const struct ir *graph, uint32_t
     if (c->options->simulate && c->options->json)
         print_prediction_json(context, &figures, first, c->options->out);
     else if (c->options->simulate)
-        print_prediction(context, &figures, first, c->options->color, c->options->out);
+        print_prediction(context, &figures, first, c->options->color, c->options->verbose, c->options->out);
     if (c->options->trace && at_bound && !write_prediction_trace(&figures, c->options->trace))
         fatal(context, EXIT_SYSTEM, "cannot write %s: %s", c->options->trace, strerror(errno));
     if (c->options->svg && at_bound && !write_prediction_svg(&figures, c->options->svg))

@@ -27,7 +27,7 @@ struct driver_options {
     const char *svg;            // like `trace`, a picture
     bool simulate, json;        // `moecc simulate`: print each schedule's prediction to `out`
     struct host_options cuda_host; // how CUDA kernels run on the CPU
-    bool verbose;               // say on stderr what was compiled and what found in the cache
+    bool verbose;               // say on stderr what was compiled and what found in the cache; simulate: print kernels too
     const char *use_cuda;       // a file with edited kernels; NULL: none
     const char *load;           // how tokens spread over experts (load_parse); NULL: uniform
     const char *trace;          // and write that of the schedule at the bound here; NULL: nowhere

@@ -366,7 +366,8 @@ static const struct command commands[] = {
      "  --load 'zipf(0.7)'    tokens that do not spread evenly, or a file of `run --output`\n"
      "  --json                figures as JSON\n"
      "  --trace T.json        the timeline as a trace\n"
-     "  --svg F.svg           the timeline as a picture\n"},
+     "  --svg F.svg           the timeline as a picture\n"
+     "  -v                    and what each kernel of a CUDA target takes at least\n"},
     {"compare", "A.json B.json", "two traces, predicted or measured: ratios per stage, where they part; -o BOTH.json",
      command_compare, false,
      "  -o BOTH.json          both timelines in one file\n"},

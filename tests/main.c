@@ -20,6 +20,7 @@
     S(wire)       \
     S(simulate)   \
     S(rounds)     \
+    S(kernels)    \
     S(tune)       \
     S(externs)    \
     S(skew)       \

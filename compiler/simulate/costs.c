@@ -1,27 +1,12 @@
-// What a task costs: its operator's `flops` and `bytes` as written in the library, with the sizes of this call, for the
-// tokens of a part on one kind of rank. Weights that a kernel reads are added to its bytes: they are what a small batch
-// waits for.
-#include "compiler/codegen/cuda/cuda.h"
-#include "compiler/simulate/model.h"
+// What a task costs, for the tokens of a part on one kind of rank: on a CUDA target by the estimates of the kernels that it
+// launches; else its operator's `flops` and `bytes` as written in the library, with the sizes of this call. Weights that a
+// kernel reads are added to its bytes: they are what a small batch waits for.
+#include "compiler/simulate/costs.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "runtime/plan/messages.h"
-
-enum { SIZES_MAX = 32 };
-
-struct formula {
-    const struct model *model;
-    const struct mod_stage *stage;
-    const struct mod_op *op;
-    struct routing routing;
-    uint32_t kind;
-    double tokens;
-    str_id names[SIZES_MAX];    // n, h, e of this call
-    double sizes[SIZES_MAX];
-    uint32_t size_count;
-};
 
 static const struct ast_node *node_of(const struct model *m, node_id id) { return node_at(&m->program->ast, id); }
 
@@ -31,8 +16,7 @@ static const struct mod_stage *stage_of(const struct model *m, uint32_t task)
     return ROW(m->module, mod_stage, ROW(m->graph, mod_stage_number, number)->row);
 }
 
-/// The argument that is a value, by number; NULL: none.
-static const struct mod_arg *value_arg(const struct model *m, const struct mod_stage *stage, uint32_t number)
+const struct mod_arg *value_arg(const struct model *m, const struct mod_stage *stage, uint32_t number)
 {
     for (uint32_t i = 0; i < stage->args.count; i++) {
         const struct mod_arg *arg = ROW(m->module, mod_arg, stage->args.first + i);
@@ -42,7 +26,7 @@ static const struct mod_arg *value_arg(const struct model *m, const struct mod_s
     return NULL;
 }
 
-static double number_of(const struct model *m, const struct mod_stage *stage, const char *name, double otherwise)
+double number_of(const struct model *m, const struct mod_stage *stage, const char *name, double otherwise)
 {
     const struct mod_arg *arg = stage ? stage_arg(m->module, stage, name) : NULL;
     return arg ? arg->number : otherwise;
@@ -68,8 +52,7 @@ static const struct mod_stage *router_of(const struct model *m, const struct mod
     return NULL;
 }
 
-/// The dispatch whose rows a stage works on or brings home.
-static const struct mod_stage *dispatch_of(const struct model *m, const struct mod_stage *stage)
+const struct mod_stage *dispatch_of_stage(const struct model *m, const struct mod_stage *stage)
 {
     for (int depth = 0; depth < 16 && stage; depth++) {
         if (stage_arg(m->module, stage, "via"))
@@ -81,7 +64,7 @@ static const struct mod_stage *dispatch_of(const struct model *m, const struct m
     return NULL;
 }
 
-const struct mod_stage *dispatch_of_task(const struct model *m, uint32_t task) { return dispatch_of(m, stage_of(m, task)); }
+const struct mod_stage *dispatch_of_task(const struct model *m, uint32_t task) { return dispatch_of_stage(m, stage_of(m, task)); }
 
 static uint32_t axis_named(const struct model *m, const char *name)
 {
@@ -93,7 +76,7 @@ static uint32_t axis_named(const struct model *m, const char *name)
 
 static bool read_router(const struct model *m, const struct mod_stage *stage, struct routing *routing)
 {
-    const struct mod_stage *router = router_of(m, stage), *dispatch = dispatch_of(m, stage);
+    const struct mod_stage *router = router_of(m, stage), *dispatch = dispatch_of_stage(m, stage);
     *routing = (struct routing){.via = NONE, .groups = 1, .group_choices = 1, .choices = 1, .experts = 1, .wave_end = 1, .wave_total = 1};
     if (!router)
         return false;
@@ -119,18 +102,25 @@ static double format_bytes(const struct model *m, uint32_t format)
     return bytes[f->base] + (f->block_cols ? (f->scale == scale_type_ue8m0 ? 1 : 4) / block : 0);
 }
 
-/// Bytes of an element on the wire over an axis; without a format, the value's own.
-static double wire_bytes(const struct model *m, const struct mod_stage *stage, uint32_t axis)
+uint32_t wire_format(const struct model *m, const struct mod_stage *stage, uint32_t axis)
 {
-    const struct mod_arg *wire = stage_arg(m->module, stage, "wire"), *first = value_arg(m, stage, 0);
+    const struct mod_arg *wire = stage_arg(m->module, stage, "wire");
     const char *name = ir_text(m->module, ROW(m->module, mod_axis, m->cluster->axes.first + axis)->name);
     for (uint32_t i = 0; wire && i < wire->axis_formats.count; i++) {
         const struct mod_axis_format *named = ROW(m->module, mod_axis_format, wire->axis_formats.first + i);
         if (!strcmp(ir_text(m->module, named->axis), name))
-            return format_bytes(m, named->format);
+            return named->format;
     }
-    if (wire && wire->format != NONE)
-        return format_bytes(m, wire->format);
+    return wire ? wire->format : NONE;
+}
+
+/// Bytes of an element on the wire over an axis; without a format, the value's own.
+static double wire_bytes(const struct model *m, const struct mod_stage *stage, uint32_t axis)
+{
+    uint32_t format = wire_format(m, stage, axis);
+    const struct mod_arg *first = value_arg(m, stage, 0);
+    if (format != NONE)
+        return format_bytes(m, format);
     return first ? (double)dtype_bytes(ROW(m->module, mod_value, first->value)->dtype) : 0;
 }
 
@@ -180,18 +170,27 @@ double row_bytes(const struct model *m, uint32_t task, uint32_t axis)
 
 // ---- formulas ---------------------------------------------------------------------------------------------------------
 
-/// Rows that one rank of the kind sends (or, back, receives) per token, over all axes, in first hops.
-static double rows_moved(const struct formula *f, bool back)
+void rows_by_axis(const struct formula *f, bool back, double rows[AXES_MAX])
 {
     struct traffic *t = traffic_make(f->model, &f->routing, f->routing.combine && f->routing.via != NONE);
-    double rows = 0;
-    for (uint32_t k = 0; k < f->model->kind_count; k++)
-        for (uint32_t a = 0; a < f->model->axes; a++)
-            rows += back ? t->in_rows[k][f->kind][a] : t->out_rows[f->kind][k][a];
-    return rows;
+    for (uint32_t a = 0; a < f->model->axes; a++) {
+        rows[a] = 0;
+        for (uint32_t k = 0; k < f->model->kind_count; k++)
+            rows[a] += back ? t->in_rows[k][f->kind][a] : t->out_rows[f->kind][k][a];
+    }
 }
 
-static double owned_in_wave(const struct formula *f)
+/// Over all axes.
+static double rows_moved(const struct formula *f, bool back)
+{
+    double rows[AXES_MAX], sum = 0;
+    rows_by_axis(f, back, rows);
+    for (uint32_t a = 0; a < f->model->axes; a++)
+        sum += rows[a];
+    return sum;
+}
+
+double owned_in_wave(const struct formula *f)
 {
     const struct model *m = f->model;
     uint32_t rank = m->kinds[f->kind].first;
@@ -205,8 +204,7 @@ static double load_in_wave(const struct formula *f)
                          f->routing.wave_total);
 }
 
-/// (row, expert) pairs of a part: of routed rows on this kind of rank, or every expert for plain ones.
-static double pairs(const struct formula *f, const struct mod_value *x)
+double pairs(const struct formula *f, const struct mod_value *x)
 {
     const struct model *m = f->model;
     if (x->kind == value_kind_routed)
@@ -349,41 +347,9 @@ static double weight_bytes(const struct formula *f, enum phase phase)
     return bytes;
 }
 
-/// The weights that a phase of an expert multiplies; NULL: none.
-static const struct mod_param *matrix_of(const struct formula *f, enum phase phase)
-{
-    for (uint32_t i = 0; i < f->stage->args.count; i++) {
-        const struct mod_arg *arg = ROW(f->model->module, mod_arg, f->stage->args.first + i);
-        if (arg->param != NONE && phase_reads(f, arg, phase) && ROW(f->model->module, mod_param, arg->param)->ndims == 3)
-            return ROW(f->model->module, mod_param, arg->param);
-    }
-    return NULL;
-}
-
-/// What the tiles of a CUDA kernel compute beyond its flops: tiles are whole, and all SMs wait for those that have one more.
-static double tile_flops(const struct formula *f, enum phase phase, double flops, double rows, double experts)
-{
-    const struct model *m = f->model;
-    const struct mod_param *matrix = matrix_of(f, phase);
-    const char *target = ir_text(m->module, m->pipeline->target_text);
-    const struct cuda_chip *chip = cuda_chip(context_printf(m->context, "%.*s", (int)strcspn(target, ","), target));
-    double sms = (double)ROW(m->module, mod_device, m->kinds[f->kind].device)->sm;
-    if (!matrix || !chip || sms <= 0)
-        return 0;
-    bool codes = dtype_quantised(ROW(m->module, mod_format, matrix->format)->base);
-    uint32_t operand = ROW(m->module, mod_value, value_arg(m, f->stage, 0)->value)->dtype;
-    const struct mod_arg *arithmetic = stage_arg(m->module, f->stage, "arithmetic");
-    bool fp8 = arithmetic && arithmetic->format != NONE && ROW(m->module, mod_format, arithmetic->format)->block_cols > 0;
-    struct cuda_tile tile =
-        cuda_tile_of(chip, phase == phase_up && stage_arg(m->module, f->stage, "w_gate_up"), operand, codes, fp8);
-    double high = ceil(rows / experts / (double)tile.rows), wide = ceil((double)matrix->dims[1] / (double)tile.features);
-    double turns = ceil(experts * high * wide / sms);
-    return turns * sms * 2 * (double)tile.rows * (double)tile.features * (double)matrix->dims[2] - flops;
-}
-
 /// A GEMM of few rows keeps the SMs from their full speed as `half_rows` more rows per expert would, where the device says
-/// how many were measured; else as its kernel's tiles do.
-static double filling_flops(const struct formula *f, enum phase phase, double flops)
+/// how many were measured.
+static double filling_flops(const struct formula *f, double flops)
 {
     const struct mod_arg *first = value_arg(f->model, f->stage, 0);
     double half = (double)ROW(f->model->module, mod_device, f->model->kinds[f->kind].device)->half_rows;
@@ -395,8 +361,6 @@ static double filling_flops(const struct formula *f, enum phase phase, double fl
         experts = fmin(owned_in_wave(f), rows);
     else
         experts = rows / f->tokens;
-    if (half <= 0 && f->model->pipeline->target == target_cuda)
-        return fmax(0, tile_flops(f, phase, flops, rows, experts));
     return flops / rows * half * experts;
 }
 
@@ -427,6 +391,63 @@ void routing_wave(struct routing *routing, const struct sched_share *wave)
     routing->wave_total = (double)wave->total;
 }
 
+/// Of an operator's formulas.
+static void add_formulas(const struct formula *f, enum phase task, struct task_cost *cost)
+{
+    for (uint32_t i = 0; i < f->op->phases.count; i++) {
+        const struct mod_phase *phase = ROW(f->model->module, mod_phase, f->op->phases.first + i);
+        if (phase->phase != task && task != phase_whole) // a whole stage is all of its phases
+            continue;
+        double flops = phase->flops ? evaluate(f, phase->flops) : 0;
+        cost->flops += flops;
+        cost->filling_flops += filling_flops(f, flops);
+        cost->bytes += (phase->bytes ? evaluate(f, phase->bytes) : 0) +
+                       (f->tokens > 0 ? weight_bytes(f, (enum phase)phase->phase) : 0);
+    }
+}
+
+/// Of a CUDA target's kernels, by their estimates. Rows that are copied to and from the experts' products wait for memory alone.
+static void add_kernels(const struct formula *f, const struct task_kernels *kernels, struct task_cost *cost)
+{
+    const struct model *m = f->model;
+    const struct mod_device *device = ROW(m->module, mod_device, m->kinds[f->kind].device);
+    for (uint32_t i = 0; i < kernels->count; i++) {
+        const struct cuda_estimate *e = &kernels->at[i].estimate;
+        bool experts = is_expert_kernel(&kernels->at[i].kernel), alone = !experts && kernels->count > 1;
+        bool measured = experts && device->half_rows > 0;
+        *(alone ? &cost->moved_bytes : &cost->bytes) += e->bytes;
+        cost->filling_bytes += alone || measured || e->reach <= 0 ? 0 : e->bytes / e->reach - e->bytes;
+        cost->flops += e->flops;
+        cost->filling_flops += measured ? filling_flops(f, e->flops) : e->whole_flops - e->flops;
+        cost->peak = e->flops > 0 ? kernels->at[i].rate : cost->peak;
+    }
+}
+
+/// A task of an operator as a call of it.
+static struct formula formula_of(const struct model *m, uint32_t task, uint32_t kind, double tokens, const struct sched_share *wave)
+{
+    const struct mod_stage *stage = stage_of(m, task);
+    struct formula f = {.model = m, .stage = stage, .op = ROW(m->module, mod_op, stage->op), .kind = kind, .tokens = tokens};
+    read_routing(m, stage, &f.routing);
+    if (ROW(m->graph, graph_task, task)->routed && wave)
+        routing_wave(&f.routing, wave);
+    bind_sizes(&f);
+    return f;
+}
+
+bool kernels_of_task(const struct model *m, uint32_t task, uint32_t kind, double tokens, const struct sched_share *wave,
+                     struct task_kernels *kernels)
+{
+    const struct graph_task *row = ROW(m->graph, graph_task, task);
+    const struct mod_stage *stage = stage_of(m, task);
+    bool moves = row->phase == phase_send || row->phase == phase_recv || row->phase == phase_relay;
+    if (stage->op == NONE || moves)
+        return false;
+    struct formula f = formula_of(m, task, kind, tokens, wave);
+    double tensor = peak_of(m, stage, ROW(m->module, mod_device, m->kinds[kind].device));
+    return kernels_of_phase(&f, (enum phase)row->phase, tensor, kernels);
+}
+
 struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kind, double tokens,
                               const struct sched_share *wave)
 {
@@ -441,32 +462,23 @@ struct task_cost cost_of_task(const struct model *m, uint32_t task, uint32_t kin
         cost.fixed_ns = stage->cost * tokens / (double)(m->layer->tokens_bound ? m->layer->tokens_bound : 1);
         return cost;
     }
-    const struct mod_op *op = ROW(m->module, mod_op, stage->op);
-    struct formula f = {.model = m, .stage = stage, .op = op, .kind = kind, .tokens = tokens};
-    read_routing(m, stage, &f.routing);
-    if (row->routed && wave)
-        routing_wave(&f.routing, wave);
-    bind_sizes(&f);
-    for (uint32_t i = 0; i < op->phases.count && cost.compute; i++) {
-        const struct mod_phase *phase = ROW(m->module, mod_phase, op->phases.first + i);
-        if (phase->phase != row->phase && row->phase != phase_whole) // a whole stage is all of its phases
-            continue;
-        double flops = phase->flops ? evaluate(&f, phase->flops) : 0;
-        cost.flops += flops;
-        cost.filling_flops += filling_flops(&f, (enum phase)phase->phase, flops);
-        cost.bytes += (phase->bytes ? evaluate(&f, phase->bytes) : 0) +
-                      (tokens > 0 ? weight_bytes(&f, (enum phase)phase->phase) : 0);
-    }
+    if (!cost.compute)
+        return cost;
+    struct formula f = formula_of(m, task, kind, tokens, wave);
+    struct task_kernels kernels;
+    if (kernels_of_phase(&f, (enum phase)row->phase, cost.peak, &kernels))
+        add_kernels(&f, &kernels, &cost);
+    else
+        add_formulas(&f, (enum phase)row->phase, &cost);
     return cost;
 }
 
-/// A quarter of the SMs pull as many bytes as the memory gives; fewer pull their share of that.
-static const double SHARE_THAT_FILLS_MEMORY = 0.25;
-
+/// Fewer SMs than fill the memory pull their share of its bytes.
 double cost_time(const struct model *m, const struct task_cost *cost, uint32_t kind, double share)
 {
     const struct mod_device *device = ROW(m->module, mod_device, m->kinds[kind].device);
-    double speed = cost->peak * device->derate * share, memory = device->hbm * fmin(1, share / SHARE_THAT_FILLS_MEMORY);
-    double compute = speed > 0 ? 1e9 * (cost->flops + cost->filling_flops) / speed : 0, bytes = memory > 0 ? 1e9 * cost->bytes / memory : 0;
-    return cost->launch_ns + fmax(compute, bytes) + (share > 0 ? cost->fixed_ns / share : 0);
+    double speed = cost->peak * device->derate * share, memory = device->hbm * fmin(1, share / CUDA_SHARE_THAT_FILLS_MEMORY);
+    double compute = speed > 0 ? 1e9 * (cost->flops + cost->filling_flops) / speed : 0, bytes = memory > 0 ? 1e9 * (cost->bytes + cost->filling_bytes) / memory : 0;
+    double moved = memory > 0 ? 1e9 * cost->moved_bytes / memory : 0;
+    return cost->launch_ns + fmax(compute, bytes) + moved + (share > 0 ? cost->fixed_ns / share : 0);
 }

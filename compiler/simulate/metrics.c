@@ -244,8 +244,10 @@ static double engine_bytes(const struct prediction *p, uint32_t engine)
         for (uint32_t f = 0; f < p->events.flow_count; f++)
             if (uses_engine(p, &p->events.flows[f], p->flow_axis[f], kind, engine))
                 bytes += engine == engine_net_in ? p->events.flows[f].in_bytes : p->events.flows[f].out_bytes;
-        for (uint32_t t = 0; t < COUNT(p->model.graph, graph_task) && engine == engine_sm; t++)
-            bytes += cost_of_task(&p->model, t, kind, (double)p->bound, NULL).bytes * p->layers;
+        for (uint32_t t = 0; t < COUNT(p->model.graph, graph_task) && engine == engine_sm; t++) {
+            struct task_cost cost = cost_of_task(&p->model, t, kind, (double)p->bound, NULL);
+            bytes += (cost.bytes + cost.moved_bytes) * p->layers;
+        }
         most = fmax(most, bytes / p->layers);
     }
     return most;

@@ -30,8 +30,7 @@ static double part_tokens(const struct prediction *p, const struct sched_instanc
     return (double)p->bound * (double)(row->end - row->begin) / (double)row->total;
 }
 
-/// Tokens that an instance handles: its part's, or a piece of them.
-static double tokens_of(const struct prediction *p, const struct sched_instance *instance)
+double instance_tokens(const struct prediction *p, const struct sched_instance *instance)
 {
     if (ROW(p->model.graph, graph_task, instance->task)->whole)
         return instance->part || instance->piece ? 0 : (double)p->bound;
@@ -61,7 +60,7 @@ static const struct part_cost *cost_of(struct making *m, uint32_t kind, const st
     size_t cell = m->first_cell[row->task] + ((size_t)row->part * m->waves + row->wave) * pieces + row->piece;
     struct part_cost *slot = &m->costs[(size_t)kind * m->first_cell[m->tasks] + cell];
     if (slot->cost.peak <= 0) {
-        double tokens = tokens_of(m->p, row);
+        double tokens = instance_tokens(m->p, row);
         struct sched_share wave = wave_share(m->p->schedule, row->wave);
         slot->cost = cost_of_task(&m->p->model, row->task, kind, tokens, &wave);
         slot->cost.peak = fmax(slot->cost.peak, 1);
@@ -85,7 +84,7 @@ static void add_task(struct making *m, uint32_t kind, uint32_t instance)
     task->work = cost->cost.compute ? cost->work : 0;
     if (task->work > 0 && !lends) { // bytes apart from arithmetic, which lent SMs slow more
         struct task_cost bytes = cost->cost, rest = cost->cost;
-        bytes.flops = bytes.filling_flops = bytes.fixed_ns = rest.bytes = 0;
+        bytes.flops = bytes.filling_flops = bytes.fixed_ns = rest.bytes = rest.filling_bytes = 0; // rows that are copied delay both
         task->work = cost_time(&p->model, &rest, kind, 1);
         task->memory = cost_time(&p->model, &bytes, kind, 1);
     }
@@ -126,7 +125,7 @@ static void add_round_work(struct making *m, uint32_t kind, uint32_t instance)
     bool last = is_last_piece(p, row);
     p->rounds += kind == 0 && last ? o.rounds : 0;
     p->overflowed = fmax(p->overflowed, o.share[kind]);
-    double tokens = tokens_of(p, row), share = share_of(p, row->stream, kind);
+    double tokens = instance_tokens(p, row), share = share_of(p, row->stream, kind);
     struct sched_share wave = wave_share(p->schedule, row->wave);
     struct task_cost all = cost_of_task(&p->model, row->task, kind, tokens, &wave);
     struct task_cost base = cost_of_task(&p->model, row->task, kind, tokens * (1 - o.share[kind]), &wave);
@@ -229,7 +228,7 @@ static void add_flows(struct making *m, uint32_t from, uint32_t to)
     const struct model *model = &p->model;
     const struct sched_instance *row = ROW(p->schedule, sched_instance, from);
     const struct traffic *t = traffic_of(m, row->task, row->wave);
-    double tokens = tokens_of(p, row);
+    double tokens = instance_tokens(p, row);
     struct spill o = spill_of(m, row);
     struct traffic slots;
     if (t && o.rounds > 0) {

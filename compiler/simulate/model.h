@@ -5,12 +5,13 @@
 //   load.c      how tokens spread over experts
 //   rounds.c    what an uneven load makes travel in overflow rounds
 //   costs.c     an operator's `flops` and `bytes`, evaluated for a part on a kind of rank
+//   kernels.c   on a CUDA target: the kernels that a task launches, with their estimates
 //   model.c     schedule -> tasks, messages and links for events.c -> a prediction
 //   metrics.c   a prediction -> figures
 //   budgets.c   `assert` and `expect` against the figures
 //   path.c      the critical path, and why streams are idle
 //   svg.c       a prediction as a picture
-//   draw.c      a prediction as text;  report.c  as tables, JSON and a trace
+//   draw.c      a prediction as text;  report.c  as tables, JSON and a trace;  kernel_table.c  of its CUDA kernels
 #ifndef MOECC_SIMULATE_MODEL_H
 #define MOECC_SIMULATE_MODEL_H
 
@@ -97,8 +98,10 @@ void spill_take(const struct spill *spill, const struct traffic *dispatch, bool 
 // ---- costs.c
 
 struct task_cost {
-    double flops, bytes;        // on SMs; bytes of memory
+    double flops, bytes;        // on SMs; bytes of memory, that go with them
+    double moved_bytes;         // bytes before and after them, of rows that are copied
     double filling_flops;       // as many as the GEMMs could do while they fill and drain the SMs
+    double filling_bytes;       // as many as the memory could give while blocks too few draw on it
     double fixed_ns;            // an extern stage's own, on all SMs
     double launch_ns;           // before it works
     double peak;                // FLOP/s that its element type allows, datasheet
@@ -137,6 +140,15 @@ static inline uint32_t prediction_task(const struct prediction *p, uint32_t kind
 {
     return kind * p->instances + instance;
 }
+
+/// Tokens that an instance handles: its part's, or a piece of them.
+double instance_tokens(const struct prediction *p, const struct sched_instance *instance);
+
+// ---- kernel_table.c
+
+/// On a CUDA target the estimate of each kernel; nothing on others.
+void print_kernels(const struct prediction *p, FILE *out);
+struct json_t *kernels_json(const struct prediction *p);
 
 // ---- metrics.c
 

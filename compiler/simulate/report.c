@@ -71,7 +71,8 @@ static void print_colored(const char *text, FILE *out)
         fputs("\033[0m", out);
 }
 
-void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, bool color, FILE *out)
+void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, bool color, bool kernels,
+                      FILE *out)
 {
     const struct prediction *p = figures->prediction;
     fprintf(out, "%s: %lld to %lld tokens per rank, %s, %s, predicted for %s\n", schedule_name(p), (long long)first_tokens,
@@ -98,6 +99,8 @@ void print_prediction(struct context *context, const struct figures *figures, in
     }
     print_reasons(p, out);
     print_bound(figures, out);
+    if (kernels)
+        print_kernels(p, out);
 }
 
 // ---- JSON -------------------------------------------------------------------------------------------------------------
@@ -150,6 +153,7 @@ void print_prediction_json(struct context *context, const struct figures *figure
     set_real(root, "least_latency_s", 1e-9 * fmax(bounds.wire_ns, bounds.compute_ns));
     set_real(root, "least_exposed_comm", bounds.exposed);
     json_object_set_new(root, "critical_path", path_json(p));
+    json_object_set_new(root, "kernels", kernels_json(p));
     json_object_set_new(root, "bubble", streams);
     json_object_set_new(root, "utilization", used);
     json_object_set_new(root, "bytes", bytes);

@@ -56,8 +56,10 @@ double metric_value(const struct figures *figures, enum metric metric, const str
 void check_budgets(struct context *context, const struct program_text *program, const struct ir *module,
                    uint32_t pipeline, uint32_t use, bool at_bound, const struct figures *figures);
 
-/// `moecc simulate`: one schedule's timeline and figures as text; `color`: for a terminal.
-void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, bool color, FILE *out);
+/// `moecc simulate`: one schedule's timeline and figures as text; `color`: for a terminal; `kernels`: and a CUDA target's
+/// kernels.
+void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, bool color, bool kernels,
+                      FILE *out);
 /// The same as a JSON object in one line.
 void print_prediction_json(struct context *context, const struct figures *figures, int64_t first_tokens, FILE *out);
 /// Chrome trace of one step. False when the file cannot be written.

@@ -37,6 +37,15 @@ struct simulated simulate_file(const char *path, const char *schedule, bool simu
                                                      .json = true});
 }
 
+struct simulated simulate_file_for(const char *path, const char *schedule, const char *target)
+{
+    return simulate_options(&(struct driver_options){.file = path,
+                                                     .check = {.layer = -1, .schedule = schedule, .target = target},
+                                                     .check_only = true,
+                                                     .simulate = true,
+                                                     .json = true});
+}
+
 void simulated_free(struct simulated *o)
 {
     free(o->out);

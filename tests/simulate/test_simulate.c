@@ -45,7 +45,8 @@ static void test_device_figures(void)
 }
 
 /// CUDA kernels compute whole tiles, and all SMs wait for those that have one more: 256 of 64 x 128, and of 64 x 64, on 100 SMs
-/// of an sm_80; 64 of 128 x 256, and 32, of an sm_90a. What a device says that was measured stands.
+/// of an sm_80; 64 of 128 x 256, and 32, of an sm_90a. What a device says that was measured stands. The router multiplies and
+/// adds in f32, a sixteenth of the tensor cores' rate, 16 tokens a block.
 static void test_tiles(void)
 {
     static const struct {
@@ -64,9 +65,9 @@ static void test_tiles(void)
         latency[i] = figure(o.out, NULL, "latency_s");
         simulated_free(&o);
     }
-    const double route = 2.0 * 1024 * 512 * 4 / 3.221225472e12 * 256 / 1024; // its rows to fill the SMs
+    const double route = (100 * 16 * 16 - 1024) * 2.0 * 512 * 4 / 3.221225472e12;
     for (int i = 0; i < 4; i++)
-        NEAR((latency[i] - latency[0]) * 1e3, cases[i].times - 1 + (i == 3 ? route * 1e3 : 0));
+        NEAR((latency[i] - latency[0]) * 1e3, cases[i].times - 1 + (i > 0 ? route * 1e3 : 0));
 }
 
 static double latency_under(const char *load)
@@ -161,7 +162,6 @@ static void test_lent_sms(void)
     NEAR(latency_with("cpu", " { sm: 30 }"), latency_with("cpu", ""));
     double none = latency_with("cuda(sm_90a)", ""), some = latency_with("cuda(sm_90a)", " { sm: 30 }");
     CU_ASSERT_TRUE(some > none * 1.01 && some < none / 0.7);
-    NEAR(none, latency_with("cpu", ""));
     // One SM writes 50 GB/s, 40 with a margin: a tenth of a fast link.
     CU_ASSERT_TRUE(latency_with("cuda(sm_90a)", " { sm: 1 }") < none * 1.02);
 }
@@ -376,7 +376,8 @@ static void check_golden(const char *name)
     for (char *at = o.out; *at; lines++) {
         json_t *found = json_loads(at, JSON_DISABLE_EOF_CHECK, NULL);
         json_object_del(found, "peak_memory");
-        json_object_del(found, "critical_path"); // its own test
+        json_object_del(found, "critical_path"); // tests of their own
+        json_object_del(found, "kernels");
         if (getenv("MOE_GOLDENS")) {
             json_dumpf(found, file, JSON_COMPACT | JSON_REAL_PRECISION(9));
             fputc('\n', file);
@@ -444,8 +445,8 @@ static void test_text(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "comp idle for "));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, "before expert[0]: it waits for dispatch.recv[0]: its rows travel "));
     CU_ASSERT_PTR_NOT_NULL(strstr(text, ", sent after dispatch.pack[0]"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "no schedule takes less than 4.06ms a layer: 3.32ms on the busiest link, 4.06ms of compute"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\033[30;46mDDDDD0DDDDDDDD1"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "no schedule takes less than 4.27ms a layer: 3.32ms on the busiest link, 4.27ms of compute"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\033[30;46mDDDDDD0DDDDDDDD1"));
     free(text);
     char svg[256] = "";
     FILE *file = fopen(path, "r");

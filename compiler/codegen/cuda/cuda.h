@@ -15,6 +15,7 @@ struct cuda_chip {
     const char *name;     // `sm_80`
     int64_t shared_bytes; // that a block may have
     int64_t sm_shared_bytes, sm_registers, sm_threads; // of a multiprocessor
+    int64_t tensor_rate;  // bf16 FLOPs of its tensor cores in the time of one by multiply-adds in f32 (datasheets)
     bool multiplies_codes; // E4M3 by mma.sync; sm_100a takes it, but the assembler widens codes itself, with more registers
     bool warpgroups;      // products by four warps together, from boxes of tensors in shared memory (sm_90a)
 };
@@ -22,12 +23,12 @@ struct cuda_chip {
 /// The chip of an architecture; NULL: there are no kernels for it.
 const struct cuda_chip *cuda_chip(const char *name);
 
-/// What a block multiplies at once of an expert's rows and output features, which is computed whole however few there are.
+/// What a block multiplies at once, which is computed whole however little of it there is: an expert's rows and output
+/// features, gate and up counted apart; a router's tokens and experts. Kernels of rows: a row, no features.
 struct cuda_tile {
-    int64_t rows, features; // gate and up count apart
+    int64_t rows, features;
 };
-/// `codes`: weights are; `fp8`: in FP8 arithmetic.
-struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, uint32_t operand, bool codes, bool fp8);
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, const struct plan_kernel *kernel);
 
 /// Fills param's layout, panel, group, bytes and dtype for the CUDA kernels: rows as in the checkpoint; `panel` is how
 /// many of them a unit of work takes. Calling it again changes nothing. False: a type without kernels.

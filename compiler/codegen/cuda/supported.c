@@ -5,9 +5,9 @@
 #include <string.h>
 
 static const struct cuda_chip chips[] = {
-    {"sm_80", 163 << 10, 164 << 10, 65536, 2048, false, false},  {"sm_86", 99 << 10, 100 << 10, 65536, 1536, false, false},
-    {"sm_89", 99 << 10, 100 << 10, 65536, 1536, true, false},    {"sm_90a", 227 << 10, 228 << 10, 65536, 2048, true, true},
-    {"sm_100a", 227 << 10, 228 << 10, 65536, 2048, false, false}, {"sm_120a", 99 << 10, 100 << 10, 65536, 1536, true, false},
+    {"sm_80", 163 << 10, 164 << 10, 65536, 2048, 16, false, false},   {"sm_86", 99 << 10, 100 << 10, 65536, 1536, 4, false, false},
+    {"sm_89", 99 << 10, 100 << 10, 65536, 1536, 4, true, false},      {"sm_90a", 227 << 10, 228 << 10, 65536, 2048, 16, true, true},
+    {"sm_100a", 227 << 10, 228 << 10, 65536, 2048, 32, false, false}, {"sm_120a", 99 << 10, 100 << 10, 65536, 1536, 4, true, false},
 };
 
 const struct cuda_chip *cuda_chip(const char *name)

@@ -1,8 +1,7 @@
 // What a block works on: the tiles of each template on each chip, and what follows from them: threads, stages, shared memory,
-// tensor maps, bytes and FLOPs of a tile.
+// tensor maps; bytes and FLOPs of a tile are estimate.h's.
 #include "tiles.h"
-#include "runtime/plan/messages.h"
-#include "runtime/plan/roles.h"
+#include "estimate.h"
 
 enum { STAGES = 3, SLICE_BYTES = 128 };
 enum { CODED_THREADS = 256 }; // tiles_fp8.h
@@ -97,36 +96,20 @@ static int64_t wide_bytes(const struct plan_kernel *kernel, const struct plan_pa
     return a_and_barriers + 2 * b * SLICE_BYTES + (WIDE_STAGES + 1) * code_slot_bytes(weights, b);
 }
 
-/// Bytes that a kernel of rows reads for one of them, replies once.
-static int64_t row_bytes(const struct plan_kernel *kernel)
-{
-    const int64_t *n = kernel->n;
-    int64_t bytes = n[0] * dtype_bytes((uint32_t)n[1]);
-    if (kernel->role == kernel_role_copy_rows && n[1] == dtype_fp8_e4m3)
-        bytes = moe_wire_bytes((uint32_t)n[1], n[0], n[3], (uint32_t)n[4]);
-    const struct role_spec *spec = &role_specs[kernel->role];
-    for (uint32_t i = 1, values = 1; spec->row_operator && i < spec->most && spec->args[i] != ARG_OUT; i++)
-        bytes += n[0] * (spec->args[i] == ARG_VECTOR ? 4 : dtype_bytes((uint32_t)n[++values]));
-    return bytes;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 bool is_wide(const struct cuda_chip *chip, const struct plan_kernel *kernel)
 {
     bool product = kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down;
     return product && chip->warpgroups && operand_of(kernel) != dtype_f32;
 }
 
-struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, bool gated, uint32_t operand, bool codes, bool fp8)
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, const struct plan_kernel *kernel)
 {
-    struct plan_kernel kernel = {.role = gated ? kernel_role_mlp_up : kernel_role_mlp_down, .n[8] = codes, .n[11] = fp8};
-    kernel.n[gated ? 3 : 2] = operand;
-    bool wide = is_wide(chip, &kernel);
-    return (struct cuda_tile){wide ? WIDE_BLOCK_M : BLOCK_M, wide ? wide_block_n(&kernel) : block_n(&kernel)};
+    bool wide = is_wide(chip, kernel);
+    if (kernel->role == kernel_role_route)
+        return (struct cuda_tile){route_tokens(chip, kernel->n), kernel->n[1]};
+    if (kernel->role != kernel_role_mlp_up && kernel->role != kernel_role_mlp_down)
+        return (struct cuda_tile){1, 0};
+    return (struct cuda_tile){wide ? WIDE_BLOCK_M : BLOCK_M, wide ? wide_block_n(kernel) : block_n(kernel)};
 }
 
 void set_maps(struct cuda_source *source, const struct plan_kernel *kernel)
@@ -182,7 +165,7 @@ static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const
     bool up = kernel->role == kernel_role_mlp_up, gated = up && !is_plain(kernel), wide = is_wide(chip, kernel);
     int64_t high = wide ? WIDE_BLOCK_M : BLOCK_M, rows = wide ? wide_block_n(kernel) : block_n(kernel);
     bool coded = kernel->n[11] != 0;
-    int64_t unit = coded && up ? CODED_BLOCK : weights.panel / (gated ? 2 : 1), columns = least(rows, weights.rows);
+    int64_t unit = coded && up ? CODED_BLOCK : weights.panel / (gated ? 2 : 1);
     put_size(w, "WEIGHT_BYTES", weights.bytes);
     put_size(w, "BIAS_BYTES", weights_of(kernel, true).bytes);
     put_count(w, "BLOCK_M", high);
@@ -199,8 +182,6 @@ static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const
     while (coded && !wide && source->stages > 2 && source->stages * (high + rows) * SLICE_BYTES + shared > chip->shared_bytes)
         source->stages--;
     source->threads = wide ? WIDE_THREADS : coded ? CODED_THREADS : THREADS;
-    source->tile_flops = 2 * high * columns * kernel->n[0];
-    source->tile_bytes = high * kernel->n[0] * (coded ? 1 : dtype_bytes(operand_of(kernel))) + columns * (plan_rows_bytes(&weights) / weights.rows);
     put_count(w, "STAGES", source->stages);
     put_count(w, "RESIDENT", wide || coded ? 1 : 2);
     put_flag(w, "NATIVE_CODES", chip->multiplies_codes);
@@ -213,17 +194,16 @@ static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const
 void put_tiles(struct writer *w, const struct cuda_chip *chip, const struct plan_kernel *kernel,
                       struct cuda_source *source)
 {
+    const struct cuda_unit unit = cuda_unit_of(chip, kernel);
     int64_t shared = 0;
-    const int64_t *n = kernel->n;
+    source->tile_flops = unit.flops;
+    source->tile_bytes = unit.reads;
     source->threads = THREADS;
-    source->tile_bytes = row_bytes(kernel);
     if (kernel->role == kernel_role_route) {
         int64_t tokens = route_tokens(chip, kernel->n);
         put_count(w, "TOKENS", tokens);
         put_count(w, "EXPERT_TILE", expert_tile(kernel->n[1]));
         shared = route_bytes(kernel->n, tokens);
-        source->tile_flops = 2 * tokens * n[0] * n[1];
-        source->tile_bytes = n[0] * (tokens * dtype_bytes((uint32_t)n[5]) + n[1] * 4);
     } else if (kernel->role == kernel_role_mlp_up || kernel->role == kernel_role_mlp_down) {
         shared = put_product(w, chip, kernel, source);
     }
