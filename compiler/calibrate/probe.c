@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "runtime/device/machine.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -50,6 +52,38 @@ __attribute__((target("avx512f,avx512bf16"))) static void bf16_dots(struct probe
         total += _mm512_reduce_add_ps(sum[c]);
     probe->sink = total;
     probe->amount += 4.0 * (double)(LANES * CHAINS * INNER);
+}
+
+// Two tiles of rows, two of columns and their four of sums: no product waits for the one before it.
+__attribute__((target("amx-tile,amx-bf16"))) static void tile_products(struct probe *probe)
+{
+    enum { TILES = 8, ROWS = 16, ROW_BYTES = 64, PRODUCTS = 4 };
+    uint16_t values[ROWS * ROW_BYTES / 2];
+    struct {
+        uint8_t palette, start, none[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    for (int i = 0; i < TILES; i++) {
+        shape.row_bytes[i] = ROW_BYTES;
+        shape.rows[i] = ROWS;
+    }
+    for (int i = 0; i < ROWS * ROW_BYTES / 2; i++)
+        values[i] = 0x3f80;
+    __asm__ volatile("" : : "r"(&shape), "r"(values) : "memory"); // gcc's intrinsics do not say that they read all of it
+    _tile_loadconfig(&shape);
+    _tile_loadd(4, values, ROW_BYTES);
+    _tile_loadd(5, values, ROW_BYTES);
+    _tile_loadd(6, values, ROW_BYTES);
+    _tile_loadd(7, values, ROW_BYTES);
+    for (int i = 0; i < INNER / ROWS; i++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_release();
+    probe->amount += 2.0 * (double)(PRODUCTS * ROWS * (ROW_BYTES / 4) * (ROW_BYTES / 2)) * (INNER / ROWS);
 }
 
 __attribute__((target("avx512f"))) static void fma_512(struct probe *probe)
@@ -176,6 +210,8 @@ double probe_f32_peak(uint32_t threads, double seconds)
 double probe_bf16_peak(uint32_t threads, double seconds)
 {
 #if defined(__x86_64__)
+    if (machine_runs("amx"))
+        return run_probe(threads, seconds, tile_products, 0);
     if (__builtin_cpu_supports("avx512bf16"))
         return run_probe(threads, seconds, bf16_dots, 0);
 #endif

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/// bf16 dot products (f32 FMA where the chip has none), FLOP/s over all threads, for about `seconds`.
+/// Products of bf16 by the best that the chip has, AMX tiles, dot products or f32 FMA, FLOP/s over all threads, for about `seconds`.
 double probe_bf16_peak(uint32_t threads, double seconds);
 /// f32 FMA of the widest vectors.
 double probe_f32_peak(uint32_t threads, double seconds);

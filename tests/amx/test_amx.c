@@ -1,12 +1,14 @@
 // CPU level `amx`: products on tiles are the processor's rule number by number, for every number of rows and sizes that no
 // tile divides; kernels use tiles and leave none behind; whole layers on several threads, by any schedule, give the same
-// bytes; and the runtime takes the level where the machine has it. Where it has none, tiles are emulated (amx.h).
+// bytes; the runtime takes the level where the machine has it, and the peak is measured with it. Where a machine has none,
+// tiles are emulated (amx.h).
 #include <CUnit/CUnit.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "compiler/calibrate/probe.h"
 #include "compiler/plan/build.h"
 #include "runtime/device/machine.h"
 #include "runtime/open.h"
@@ -268,6 +270,20 @@ static void test_machine_without(void)
     moe_plan_close(plan);
 }
 
+static void test_peak(void)
+{
+    if (skipped())
+        return;
+    uint64_t before = amx_all_products();
+    CU_ASSERT(probe_bf16_peak(1, 0.001) > 0);
+    CU_ASSERT_EQUAL(amx_all_products(), before); // what dot products do
+    amx_pretend(true);
+    CU_ASSERT(probe_bf16_peak(2, 0.001) > 0);
+    amx_pretend(false);
+    CU_ASSERT(!amx_emulated() || amx_all_products() > before);
+    CU_ASSERT_FALSE(amx_counts().configured);
+}
+
 void suite_amx(void);
 void suite_amx(void)
 {
@@ -277,4 +293,5 @@ void suite_amx(void)
     CU_add_test(suite, "schedules and threads: the same bytes", test_schedules_and_threads);
     CU_add_test(suite, "an executable's level is chosen at start", test_choice_at_start);
     CU_add_test(suite, "a machine without tiles is told", test_machine_without);
+    CU_add_test(suite, "the peak is that of tiles", test_peak);
 }
