@@ -1,6 +1,7 @@
 // A schedule of tune's own, as numbers: micro-batches and their shares, waves of experts, which streams carry messages, pieces
-// of what fills stalls, chunks of the replies, and one list of steps, whose order is that of every stream. As text it is an ordinary schedule;
-// its neighbours differ in one number or one step's place. Illegal ones fail to prove, like anyone's.
+// of what fills stalls, runs of the rows on their way and in the experts, chunks of the replies, and one list of steps, whose
+// order is that of every stream. As text it is an ordinary schedule; its neighbours differ in one number or one step's place.
+// Illegal ones fail to prove, like anyone's.
 #include "compiler/tune/search.h"
 
 #include <stdlib.h>
@@ -8,14 +9,14 @@
 
 enum wiring { ONE_WIRE, TWO_WIRES, ALTERNATE, FOUR_WIRES, HOOK, WIRINGS };
 enum what { BEFORE, DISPATCH, EXPERT, COMBINE };
-enum { PARTS_MOST = 8, STEPS_MOST = 4 * PARTS_MOST, SHARE_MOST = 12, PIECES_MOST = 8, BEAM = 5, ROUNDS = 40 };
+enum { PARTS_MOST = 8, STEPS_MOST = 4 * PARTS_MOST, SHARE_MOST = 12, PIECES_MOST = 8, RUNS_MOST = 8, CHUNKS_MOST = 4, BEAM = 5, ROUNDS = 40 };
 
 struct step {
     uint8_t what, unit; // wave `unit % waves` of micro-batch `unit / waves`
 };
 
 struct design {
-    uint8_t parts, waves, wiring, pieces, chunks; // parts * waves <= PARTS_MOST
+    uint8_t parts, waves, wiring, pieces, runs, chunks; // parts * waves <= PARTS_MOST
     uint8_t shares[PARTS_MOST];
     uint8_t step_count;
     struct step steps[STEPS_MOST];
@@ -48,6 +49,9 @@ static const char *splits_text(struct tuning *t, const struct design *d)
                               equal_shares(d) ? "" : shares, equal_shares(d) ? "" : "] }");
     if (d->waves > 1)
         text = context_printf(t->context, "%s    split experts into %u as w;\n", text, d->waves);
+    if (d->runs > 1)
+        text = context_printf(t->context, "%s    split %s into %u as a;\n    split %s into %u as b;\n", text, t->shape.dispatch, d->runs,
+                              t->shape.experts[0], d->runs);
     if (d->chunks > 1)
         text = context_printf(t->context, "%s    split %s into %u as k;\n", text, t->shape.combine, d->chunks);
     return text;
@@ -80,61 +84,88 @@ static const char *wiring_text(struct tuning *t, const struct design *d)
     }
 }
 
-/// `stage.phase[part, second] on io[wire]; ` with the indices that there are; second: a wave or a chunk, or negative.
-static const char *message_text(struct tuning *t, const char *name, const char *phase, const struct design *d, uint32_t part,
-                                int second, uint32_t wire)
+/// Where an instance stands: its micro-batch, its wave, its run or chunk; negative where its stage has none.
+struct place {
+    int part, wave, piece;
+};
+
+static struct place place_of(const struct design *d, uint32_t unit, int piece)
 {
-    const char *index = "";
-    if (d->parts > 1)
-        index = second >= 0 ? context_printf(t->context, "[%u, %d]", part, second) : context_printf(t->context, "[%u]", part);
-    else if (second >= 0)
-        index = context_printf(t->context, "[%d]", second);
+    return (struct place){d->parts > 1 ? (int)(unit / d->waves) : -1, d->waves > 1 ? (int)(unit % d->waves) : -1, piece};
+}
+
+/// `stage.phase[part, wave, piece] on io[wire]; ` with the indices that there are.
+static const char *message_text(struct tuning *t, const char *name, const char *phase, const struct design *d, struct place at,
+                                uint32_t wire)
+{
+    const int indices[] = {at.part, at.wave, at.piece};
+    const char *text = "";
+    for (int i = 0; i < 3; i++)
+        if (indices[i] >= 0)
+            text = context_printf(t->context, "%s%s%d", text, *text ? ", " : "[", indices[i]);
     const char *on = d->wiring == ALTERNATE && wire < 2 ? context_printf(t->context, " on io[%u]", wire) : "";
-    return context_printf(t->context, "%s%s%s%s; ", name, phase, index, on);
+    return context_printf(t->context, "%s%s%s%s%s; ", name, phase, text, *text ? "]" : "", on);
 }
 
-static const char *instance_text(struct tuning *t, const char *name, const char *phase, const struct design *d, uint32_t part,
-                                 int second)
+static const char *instance_text(struct tuning *t, const char *name, const char *phase, const struct design *d, struct place at)
 {
-    return message_text(t, name, phase, d, part, second, NONE);
+    return message_text(t, name, phase, d, at, NONE);
 }
 
-static const char *replies_text(struct tuning *t, const struct design *d, uint32_t part, int wave, uint32_t wire)
+/// The messages of a step, piece by piece; each arrives on its own stream, or where it is hooked.
+static const char *rows_text(struct tuning *t, const struct design *d, uint32_t unit)
+{
+    const char *text = "", *sent = d->wiring == FOUR_WIRES || d->wiring == HOOK ? ".send" : "";
+    for (int k = 0; k < d->runs; k++) {
+        struct place at = place_of(d, unit, d->runs > 1 ? k : -1);
+        text = context_printf(t->context, "%s%s", text, message_text(t, t->shape.dispatch, sent, d, at, unit % 2));
+        if (d->wiring == FOUR_WIRES)
+            text = context_printf(t->context, "%s%s", text, instance_text(t, t->shape.dispatch, ".recv", d, at));
+    }
+    return text;
+}
+
+static const char *experts_text(struct tuning *t, const struct design *d, uint32_t unit)
+{
+    const char *text = "";
+    for (int k = 0; k < d->runs; k++) {
+        struct place at = place_of(d, unit, d->runs > 1 ? k : -1);
+        if (d->wiring == HOOK)
+            text = context_printf(t->context, "%s%s", text, instance_text(t, t->shape.dispatch, ".recv", d, at));
+        for (uint32_t i = 0; i < t->shape.expert_count; i++)
+            text = context_printf(t->context, "%s%s", text, instance_text(t, t->shape.experts[i], "", d, at));
+    }
+    return text;
+}
+
+static const char *replies_text(struct tuning *t, const struct design *d, uint32_t unit)
 {
     const char *text = "";
     bool apart = d->wiring == FOUR_WIRES;
-    for (int k = 0; k < (d->chunks > 1 ? d->chunks : 1); k++)
+    for (int k = 0; k < d->chunks; k++)
         for (int phase = 0; phase < (apart ? 2 : 1); phase++)
             text = context_printf(t->context, "%s%s", text,
-                                  message_text(t, t->shape.combine, !apart ? "" : phase ? ".recv" : ".send", d, part,
-                                               d->chunks > 1 ? k : wave, wire));
+                                  message_text(t, t->shape.combine, !apart ? "" : phase ? ".recv" : ".send", d,
+                                               place_of(d, unit, d->chunks > 1 ? k : -1), (unit + 1) % 2));
     return text;
 }
 
 static const char *step_text(struct tuning *t, const struct design *d, struct step step)
 {
-    const struct layer_shape *s = &t->shape;
-    const char *text = "", *recv = "";
-    uint32_t part = step.unit / d->waves;
-    int wave = d->waves > 1 ? step.unit % d->waves : -1;
+    const char *text = "";
+    struct place at = place_of(d, step.unit, -1);
+    at.wave = -1;
     switch (step.what) {
     case BEFORE:
-        for (uint32_t i = 0; i < s->before_count; i++)
-            text = context_printf(t->context, "%s%s", text, instance_text(t, s->before[i], "", d, part, -1));
+        for (uint32_t i = 0; i < t->shape.before_count; i++)
+            text = context_printf(t->context, "%s%s", text, instance_text(t, t->shape.before[i], "", d, at));
         return text;
     case DISPATCH:
-        if (d->wiring == FOUR_WIRES)
-            recv = instance_text(t, s->dispatch, ".recv", d, part, wave);
-        text = message_text(t, s->dispatch, d->wiring == FOUR_WIRES || d->wiring == HOOK ? ".send" : "", d, part, wave,
-                            step.unit % 2u);
-        return context_printf(t->context, "%s%s", text, recv);
+        return rows_text(t, d, step.unit);
     case EXPERT:
-        text = d->wiring == HOOK ? instance_text(t, s->dispatch, ".recv", d, part, wave) : "";
-        for (uint32_t i = 0; i < s->expert_count; i++)
-            text = context_printf(t->context, "%s%s", text, instance_text(t, s->experts[i], "", d, part, wave));
-        return text;
+        return experts_text(t, d, step.unit);
     default:
-        return replies_text(t, d, part, wave, (step.unit + 1u) % 2);
+        return replies_text(t, d, step.unit);
     }
 }
 
@@ -218,14 +249,23 @@ static void try_orders(struct tuning *t, struct design d)
             }
 }
 
+/// Can rows go, and be computed, in runs? Not through relays; and one expert stage says how its rows are cut.
+static bool can_cut(const struct tuning *t)
+{
+    return !t->shape.relayed && t->shape.expert_count == 1;
+}
+
 static void try_starts(struct tuning *t)
 {
-    static const uint8_t splits[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {6, 1}, {8, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 2}, {2, 4}};
+    static const uint8_t splits[][3] = {{1, 1, 1}, {2, 1, 1}, {3, 1, 1}, {4, 1, 1}, {6, 1, 1}, {8, 1, 1}, {1, 2, 1},
+                                        {1, 4, 1}, {1, 8, 1}, {2, 2, 1}, {2, 4, 1}, {1, 1, 2}, {1, 1, 4}, {2, 1, 2}};
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
-        try_orders(t, (struct design){.parts = splits[i][0],
-                                      .waves = splits[i][1],
-                                      .chunks = 1,
-                                      .pieces = t->shape.free_count ? 2 : 0});
+        if (splits[i][2] == 1 || can_cut(t))
+            try_orders(t, (struct design){.parts = splits[i][0],
+                                          .waves = splits[i][1],
+                                          .runs = splits[i][2],
+                                          .chunks = splits[i][2],
+                                          .pieces = t->shape.free_count ? 2 : 0});
 }
 
 // ---- neighbours -------------------------------------------------------------------------------------------------------
@@ -295,7 +335,11 @@ static void try_numbers(struct tuning *t, const struct design *d)
             try_design(t, &other);
         other = *d;
         other.chunks = (uint8_t)(d->chunks + way);
-        if (other.chunks >= 1 && other.chunks <= (d->waves > 1 ? 1 : 4))
+        if (other.chunks >= 1 && other.chunks <= CHUNKS_MOST)
+            try_design(t, &other);
+        other = *d;
+        other.runs = (uint8_t)(d->runs + way);
+        if (can_cut(t) && other.runs >= 1 && other.runs <= RUNS_MOST)
             try_design(t, &other);
     }
     for (uint8_t wiring = 0; wiring < WIRINGS; wiring++) {
@@ -308,7 +352,7 @@ static void try_numbers(struct tuning *t, const struct design *d)
 
 static bool alike(const struct design *a, const struct design *b)
 {
-    return a->parts == b->parts && a->waves == b->waves && a->wiring == b->wiring;
+    return a->parts == b->parts && a->waves == b->waves && a->wiring == b->wiring && (a->runs > 1) == (b->runs > 1);
 }
 
 /// The best designs whose neighbours have not been tried, few of a kind.

@@ -58,6 +58,7 @@ static void read_shape(struct tuning *t, const struct ir *graph)
     for (uint32_t i = 0; i < tasks; i++) {
         const struct graph_task *task = ROW(graph, graph_task, i);
         const char *name = ir_text(graph, task->stage);
+        shape->relayed = shape->relayed || task->phase == phase_relay;
         if (task->phase == phase_pack) {
             shape->dispatch = copy_text(t, name);
             dispatches++;

@@ -14,6 +14,7 @@ struct layer_shape {
     const char *free[STAGES_MOST];    // of neither: they can fill stalls
     const char *externs[STAGES_MOST]; // `attn=busy:2000000ns`: what stands for it when measuring
     uint32_t before_count, expert_count, free_count, extern_count;
+    bool relayed;                     // rows go by two hops
 };
 
 struct knob_range {

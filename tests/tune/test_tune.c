@@ -126,6 +126,17 @@ static void test_deterministic(void)
     tuned_free(&b);
 }
 
+/// Where ranks have one expert each, and so no waves, rows go in runs: each a message of its own, taken by the expert and
+/// answered for itself.
+static void test_runs(void)
+{
+    struct tuned tuned = tune_pair("one_expert", 900, 0);
+    CU_ASSERT_TRUE(tuned.result.library_ns >= 1.02 * tuned.result.best_ns);
+    CU_ASSERT(tuned.text && strstr(tuned.text, "    split dispatch into ") && strstr(tuned.text, "    split expert into "));
+    check_winner("one_expert", &tuned);
+    tuned_free(&tuned);
+}
+
 /// What the table says was measured, has run.
 static void test_confirmed(void)
 {
@@ -179,6 +190,7 @@ void suite_tune(void)
     CU_pSuite suite = CU_add_suite("tune", NULL, NULL);
     CU_add_test(suite, "B45 ten layers and clusters", test_pairs);
     CU_add_test(suite, "the same twice", test_deterministic);
+    CU_add_test(suite, "rows in runs", test_runs);
     CU_add_test(suite, "the best are measured", test_confirmed);
     CU_add_test(suite, "the winner has tune's own name", test_renamed);
     CU_add_test(suite, "files that cannot be tuned", test_mistakes);
