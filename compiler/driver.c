@@ -468,6 +468,8 @@ static bool generate(struct compilation *c)
     void *code = NULL;
     size_t code_bytes = 0;
     bool cuda = ROW(c->module, mod_pipeline, c->pipeline)->target == target_cuda;
+    if (c->options->use_cuda && !cuda)
+        fatal(c->context, EXIT_USAGE, "`--use-cuda` is for a CUDA target, as in `--target cuda:sm_80,host`");
     if (!(cuda ? generate_cuda(c, &code, &code_bytes) : codegen_cpu(c->context, c->plan, c->cpu_level, &code, &code_bytes))) {
         if (!c->context->error_count)
             fatal(c->context, EXIT_BUG, "code generation failed without saying why");

@@ -124,6 +124,8 @@ static enum exit_code compile_plan(struct context *context, struct command_line 
 static enum exit_code judge_kernels(enum exit_code code)
 {
     char reports[8192];
+    if (code != EXIT_FINE && host_unfinished_kernels(reports, sizeof reports))
+        fprintf(stderr, "%s", reports);
     int count = host_reports(reports, sizeof reports);
     if (count)
         fprintf(stderr, "%smoecc: error: the CUDA kernels are wrong: %d reports\n", reports, count);

@@ -18,6 +18,9 @@
 #define GPU_FILL_MAPS(launch)
 #endif
 
+#define GPU_TEXT(word) GPU_TEXT_OF(word)
+#define GPU_TEXT_OF(word) #word
+
 /// The image of a kernel: the function that the executor calls, as if it were native code (moe_kernel_fn).
 #define GPU_KERNEL(threads, resident)                                                                              \
     static void kernel_body(const Launch &args);                                                                   \
@@ -34,7 +37,7 @@
         launch.begin = begin;                                                                                      \
         launch.end = end;                                                                                          \
         GPU_FILL_MAPS(launch);                                                                                     \
-        host_launch(kernel_entry, &launch, threads, SHARED_BYTES, GPU_CHECKED);                                    \
+        host_launch(kernel_entry, GPU_TEXT(KERNEL_NAME), &launch, threads, SHARED_BYTES, GPU_CHECKED);             \
     }                                                                                                              \
     static void kernel_body(const Launch &args)
 

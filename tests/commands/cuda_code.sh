@@ -94,6 +94,13 @@ $moecc run examples/hello.moe --target cuda:sm_80,host --use-cuda "$folder/unkno
 [ $status = 1 ]
 grep -q 'no kernel `nobody_7`' "$folder/err"
 
+# A library that is asked for by name is not replaced by another.
+for name in /nonexistent libm.so.6; do
+    status=0
+    MOECC_CACHE="$folder/none" MOECC_NVRTC=$name $moecc run examples/hello.moe --target cuda:sm_80,host --emit=cubin 2>"$folder/err" || status=$?
+    [ $status = 3 ] && grep -q "MOECC_NVRTC names \`$name\`, which is no NVRTC: " "$folder/err"
+done
+
 # Compiled once: four at the same time share the work, and a second call makes nothing.
 export MOECC_CACHE="$folder/cache"
 for i in 1 2 3 4; do

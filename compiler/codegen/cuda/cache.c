@@ -1,8 +1,11 @@
-// The cache of compiled kernels (cache.h): content hash, a lock a key, a temporary file that is renamed.
+// The cache of compiled kernels (cache.h): content hash, a lock a key, a temporary file that is renamed, a digest of what was
+// made beside it: what a crash, a full disk or anybody else has damaged is made anew.
 #include "cache.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -11,6 +14,15 @@
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+static bool is_folder(const char *path)
+{
+    struct stat status;
+    if (stat(path, &status) != 0)
+        return false;
+    errno = ENOTDIR;
+    return S_ISDIR(status.st_mode);
+}
 
 /// Creates a folder and those above it.
 static bool make_folder(char *path)
@@ -22,7 +34,7 @@ static bool make_folder(char *path)
         if (!made)
             return false;
     }
-    return mkdir(path, 0777) == 0 || errno == EEXIST;
+    return mkdir(path, 0777) == 0 || (errno == EEXIST && is_folder(path));
 }
 
 static const char *cache_folder(struct context *context)
@@ -37,7 +49,8 @@ static const char *cache_folder(struct context *context)
     char *copy = context_alloc(context, strlen(path) + 1);
     memcpy(copy, path, strlen(path));
     if (!make_folder(copy))
-        fatal(context, EXIT_SYSTEM, "cannot make the folder for compiled kernels %s: %s", path, strerror(errno));
+        fatal(context, EXIT_SYSTEM, "cannot make the folder for compiled kernels %s: %s; MOECC_CACHE names another", path,
+              strerror(errno));
     return path;
 }
 
@@ -46,51 +59,139 @@ const char *cache_named(struct context *context, const char *name)
     return context_printf(context, "%s/%s", cache_folder(context), name);
 }
 
-static bool is_there(const char *path)
+// --------------------------------------------------------------------------------------------------------- entries
+
+static const char *digest_of_text(struct context *context, const char *text, size_t size)
 {
-    return access(path, R_OK) == 0;
+    XXH128_hash_t hash = XXH3_128bits(text, size);
+    return context_printf(context, "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+}
+
+/// Of a file's bytes; of a folder's files with their names, in the names' order. "": there is nothing.
+static const char *digest_of(struct context *context, const char *path)
+{
+    struct dirent **names;
+    size_t size;
+    if (!is_folder(path)) {
+        const char *bytes = cache_read(context, path, &size);
+        return size ? digest_of_text(context, bytes, size) : "";
+    }
+    const char *all = "";
+    int count = scandir(path, &names, NULL, alphasort);
+    for (int i = 0; i < count; i++) {
+        const char *name = names[i]->d_name;
+        if (*name != '.')
+            all = context_printf(context, "%s%s %s\n", all, name, digest_of(context, context_printf(context, "%s/%s", path, name)));
+        free(names[i]);
+    }
+    if (count >= 0)
+        free(names);
+    return digest_of_text(context, all, strlen(all));
+}
+
+static const char *digest_path(struct context *context, const char *path)
+{
+    return context_printf(context, "%s.sum", path);
+}
+
+/// Whether what is there is what was made.
+static bool is_intact(struct context *context, const char *path)
+{
+    const char *digest = cache_read_text(context, digest_path(context, path));
+    return *digest && !strcmp(digest, digest_of(context, path));
+}
+
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *level)
+{
+    (void)status, (void)kind, (void)level;
+    remove(path);
+    return 0;
+}
+
+static void remove_tree(const char *path)
+{
+    nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/// The lock of a key, and what its maker writes to.
+struct making {
+    int lock;
+    char *folder, *temporary; // a name: what begins so
+};
+
+/// The maker may leave through `fatal`, or have been killed: then parts of what it wrote are there, for nobody.
+static void remove_parts(const struct making *m)
+{
+    DIR *folder = opendir(m->folder);
+    char path[4096];
+    for (const struct dirent *entry; folder && (entry = readdir(folder));)
+        if (!strncmp(entry->d_name, m->temporary, strlen(m->temporary)) &&
+            snprintf(path, sizeof path, "%s/%s", m->folder, entry->d_name) < (int)sizeof path)
+            remove_tree(path);
+    if (folder)
+        closedir(folder);
+}
+
+static void end_making(void *held)
+{
+    struct making *m = held;
+    remove_parts(m);
+    close(m->lock);
+    free(m->folder);
+    free(m->temporary);
+    free(m);
+}
+
+static struct making *begin_making(struct context *context, const char *name)
+{
+    struct making *m = calloc(1, sizeof *m);
+    const char *folder = cache_folder(context), *path = context_printf(context, "%s/%s.lock", folder, name);
+    if (m)
+        *m = (struct making){open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), strdup(folder),
+                             strdup(context_printf(context, "%s.tmp", name))};
+    if (!m || !m->folder || !m->temporary)
+        fatal(context, EXIT_SYSTEM, "out of memory");
+    if (m->lock < 0 || flock(m->lock, LOCK_EX) != 0)
+        fatal(context, EXIT_SYSTEM, "cannot keep compiled kernels: %s: %s; MOECC_CACHE names another folder", path,
+              strerror(errno));
+    return m;
 }
 
 /// Under the key's lock: makes the file beside its place, then moves it there.
-static void make_locked(struct context *context, const char *path, cache_maker *make, void *user)
+static void make_locked(struct context *context, const struct making *m, const char *path, cache_maker *make, void *user)
 {
-    const char *temporary = context_printf(context, "%s.%ld.tmp", path, (long)getpid());
+    const char *temporary = context_printf(context, "%s/%s", m->folder, m->temporary);
+    remove_parts(m);
+    remove_tree(path);
     make(context, temporary, user);
+    const char *digest = digest_of(context, temporary);
+    cache_replace(context, digest_path(context, path), digest, strlen(digest));
     if (rename(temporary, path) != 0)
         fatal(context, EXIT_SYSTEM, "cannot write %s: %s", path, strerror(errno));
-}
-
-static void close_lock(void *held)
-{
-    close((int)(intptr_t)held - 1);
 }
 
 const char *cache_file(struct context *context, const char *key, const char *suffix, cache_maker *make, void *user,
                        bool *made)
 {
-    XXH128_hash_t hash = XXH3_128bits(key, strlen(key));
-    const char *base = context_printf(context, "%s/%016llx%016llx", cache_folder(context),
-                                      (unsigned long long)hash.high64, (unsigned long long)hash.low64);
-    const char *path = context_printf(context, "%s%s", base, suffix);
+    const char *name = digest_of_text(context, key, strlen(key));
+    const char *path = cache_named(context, context_printf(context, "%s%s", name, suffix));
     if (made)
         *made = false;
-    if (is_there(path))
+    if (is_intact(context, path))
         return path;
-    const char *lock_path = context_printf(context, "%s.lock", base);
-    int lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (lock < 0 || flock(lock, LOCK_EX) != 0)
-        fatal(context, EXIT_SYSTEM, "cannot lock %s: %s", lock_path, strerror(errno));
-    void **slot = context_slot(context, close_lock); // the maker may leave through `fatal`
-    *slot = (void *)((intptr_t)lock + 1);
-    if (!is_there(path)) { // else another process was faster
-        make_locked(context, path, make, user);
+    void **slot = context_slot(context, end_making);
+    *slot = begin_making(context, name);
+    if (!is_intact(context, path)) { // else another process was faster
+        make_locked(context, *slot, path, make, user);
         if (made)
             *made = true;
     }
-    close_lock(*slot);
+    end_making(*slot);
     *slot = NULL;
     return path;
 }
+
+// ----------------------------------------------------------------------------------------------------------- files
 
 const char *cache_read(struct context *context, const char *path, size_t *size)
 {

@@ -1,5 +1,6 @@
 // Files that are made once and kept: compiled kernels, under the hash of everything that went into them. Processes that
-// want the same file at the same time wait for the one that makes it; a reader never sees a part of one.
+// want the same file at the same time wait for the one that makes it; a reader never sees a part of one, nor one that is
+// not as it was made.
 #ifndef MOECC_CODEGEN_CUDA_CACHE_H
 #define MOECC_CODEGEN_CUDA_CACHE_H
 

@@ -17,7 +17,7 @@
 extern char **environ;
 
 static const char *const emulator[] = {"host/block.cc", "host/warp.cc",      "host/copies.cc", "host/boxes.cc",
-                                       "host/warpgroup.cc", "host/shadow.cc", "host/report.cc"};
+                                       "host/warpgroup.cc", "host/shadow.cc", "host/report.cc", "host/crash.cc"};
 enum { EMULATOR_FILES = sizeof emulator / sizeof *emulator, MOST_ARGS = 40 };
 
 // ---------------------------------------------------------------------------------------------------- the compiler
@@ -39,11 +39,12 @@ static int run_command(const char *const *argv, const char *log)
     return WIFEXITED(status) && WEXITSTATUS(status) != 127 ? WEXITSTATUS(status) : -1;
 }
 
+/// $MOECC_CXX names the one, or the first of these that is there. NULL: none.
 static const char *compiler(void)
 {
     static const char *found;
     const char *own = getenv("MOECC_CXX"), *const names[] = {own && *own ? own : "c++", "g++", "clang++"};
-    for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++)
+    for (size_t i = 0; i < (own && *own ? 1 : sizeof names / sizeof *names) && !found; i++)
         if (run_command((const char *const[]){names[i], "--version", NULL}, "/dev/null") == 0)
             found = names[i];
     return found;
@@ -51,7 +52,12 @@ static const char *compiler(void)
 
 const char *host_missing(struct context *context)
 {
-    return compiler() ? NULL : context_printf(context, "no C++ compiler (c++, g++ or clang++) is installed");
+    const char *own = getenv("MOECC_CXX");
+    if (compiler())
+        return NULL;
+    if (own && *own)
+        return context_printf(context, "MOECC_CXX names `%s`, which is no C++ compiler that runs here", own);
+    return context_printf(context, "no C++ compiler (c++, g++ or clang++) is installed");
 }
 
 /// Runs the compiler with these arguments. What it says against them, or NULL.
@@ -60,8 +66,11 @@ static const char *compile_step(struct context *context, const char *log, const 
     const char *argv[MOST_ARGS] = {compiler()};
     for (int i = 0; arguments[i]; i++)
         argv[i + 1] = arguments[i];
-    const char *words = run_command(argv, log) == 0 ? NULL : cache_read_text(context, log);
+    int code = run_command(argv, log);
+    const char *words = code == 0 ? NULL : cache_read_text(context, log);
     unlink(log);
+    if (words && !*words) // killed, or of few words
+        words = context_printf(context, "`%s` ended with %d\n", argv[0], code);
     return words;
 }
 
@@ -123,6 +132,7 @@ static const char *machine_key(struct context *context)
 static struct {
     void *handle;
     int (*take_reports)(char *text, size_t size);
+    int (*unfinished)(char *text, size_t size);
     void (*configure)(uint64_t seed, int most_blocks);
 } loaded_emulator;
 
@@ -154,6 +164,7 @@ static void load_emulator(struct context *context, const char *folder)
     const char *path = cache_file(context, key, ".so", make_emulator, (void *)(uintptr_t)folder, NULL);
     loaded_emulator.handle = load(context, path, RTLD_GLOBAL); // kernels find its functions
     function_of(context, loaded_emulator.handle, "host_take_reports", &loaded_emulator.take_reports);
+    function_of(context, loaded_emulator.handle, "host_unfinished", &loaded_emulator.unfinished);
     function_of(context, loaded_emulator.handle, "host_configure", &loaded_emulator.configure);
 }
 
@@ -217,4 +228,9 @@ void host_load(struct context *context, const struct ir *plan, const struct cuda
 int host_reports(char *text, size_t size)
 {
     return loaded_emulator.handle ? loaded_emulator.take_reports(text, size) : 0;
+}
+
+int host_unfinished_kernels(char *text, size_t size)
+{
+    return loaded_emulator.handle ? loaded_emulator.unfinished(text, size) : 0;
 }

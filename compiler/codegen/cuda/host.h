@@ -22,4 +22,7 @@ void host_load(struct context *context, const struct ir *plan, const struct cuda
 /// What kernels have done wrong since the last call: deadlocks, unordered accesses. 0: nothing.
 int host_reports(char *text, size_t size);
 
+/// Which kernels run right now, in words: after a step that was given up. 0: none.
+int host_unfinished_kernels(char *text, size_t size);
+
 #endif

@@ -114,6 +114,11 @@ static bool loaded(void)
 
 static const char *how_to_get(struct context *context)
 {
+    const char *own = getenv("MOECC_NVRTC");
+    void *handle = own && *own ? dlopen(own, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (own && *own)
+        return context_printf(context, "MOECC_NVRTC names `%s`, which is no NVRTC: %s", own,
+                              handle ? "it has other functions" : dlerror());
     return context_printf(context, "NVRTC is not installed: it comes with CUDA 12.8 or newer, or `pip install "
                                    "nvidia-cuda-nvrtc`; MOECC_NVRTC names a libnvrtc.so elsewhere");
 }

@@ -138,10 +138,10 @@ static void fiber_main(void)
     for (const std::vector<Copy> &group : fiber->groups)
         unfinished |= !group.empty();
     if (unfinished)
-        report((const void *)block->kernel, "thread %d ends with asynchronous copies it has not waited for",
+        report(block->kernel_place(), "thread %d ends with asynchronous copies it has not waited for",
                fiber->place.thread);
     if (has_products(fiber))
-        report((const void *)block->kernel, "thread %d ends with products it has not waited for", fiber->place.thread);
+        report(block->kernel_place(), "thread %d ends with products it has not waited for", fiber->place.thread);
     fiber->finished = true;
     block->live--;
     give_way();
@@ -163,7 +163,7 @@ void run(Block *block)
         block->failed = true;
     }
     if (!block->boxes.empty())
-        report((const void *)block->kernel, "block %d ends with copies of boxes under way", block->number);
+        report(block->kernel_place(), "block %d ends with copies of boxes under way", block->number);
     running = nullptr;
 }
 
@@ -303,8 +303,8 @@ extern "C" void host_configure(uint64_t new_seed, int blocks)
     most_blocks = blocks;
 }
 
-extern "C" void host_launch(void (*kernel)(const void *args), const void *args, int threads, int shared_bytes,
-                            int checked)
+extern "C" void host_launch(void (*kernel)(const void *args), const char *name, const void *args, int threads,
+                            int shared_bytes, int checked)
 {
     Block block = {};
     GlobalCells cells = {};
@@ -312,12 +312,15 @@ extern "C" void host_launch(void (*kernel)(const void *args), const void *args, 
     block.shared_bytes = shared_bytes;
     block.checked = checked != 0;
     block.kernel = kernel;
+    block.name = name;
     block.args = args;
     block.global = &cells;
     block.random = (seed.fetch_add(1) + 1) * UINT64_C(0x9e3779b97f4a7c15) | 1;
     for (int i = 0; i < 4; i++)
         block.draw(2);
     int blocks = 1 + (int)block.draw((uint32_t)most_blocks.load());
+    begins(&block);
     for (int b = 0; b < blocks && !block.failed; b++)
         run_block(&block, b, blocks);
+    ends(&block);
 }

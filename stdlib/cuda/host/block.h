@@ -134,17 +134,24 @@ struct Block {
     Fiber *current;
     void *main_stack_pointer;
     void (*kernel)(const void *args);
+    const char *name;
     const void *args;
     std::vector<Cell> cells; // of shared memory
     GlobalCells *global;
 
     uint32_t draw(uint32_t below);
+    /// As a place, which is what a call would return to.
+    const void *kernel_place() const { return (const char *)kernel + 1; }
     uint32_t agents() const { return products_of(threads / LANES) + MOST_BARRIERS; }
     uint32_t products_of(int warp) const { return (uint32_t)(2 * threads + warp); }
     uint32_t copies_of(size_t barrier) const { return products_of(threads / LANES) + (uint32_t)barrier; }
 };
 
 extern thread_local Block *running;
+
+/// crash.cc: a block's beginning and end.
+void begins(const Block *block);
+void ends(const Block *block);
 
 /// block.cc: gives way until somebody makes the current fiber ready again.
 void wait_for(Waiting what, int op, const void *at);

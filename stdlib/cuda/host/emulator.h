@@ -18,7 +18,8 @@ struct host_place {
 struct host_place *host_here(void) __attribute__((const));
 
 /// Runs a launch on the calling OS thread, to its end or to its first deadlock.
-void host_launch(void (*kernel)(const void *args), const void *args, int threads, int shared_bytes, int checked);
+void host_launch(void (*kernel)(const void *args), const char *name, const void *args, int threads, int shared_bytes,
+                 int checked);
 
 void host_sync_block(void);
 void host_sync_threads(int id, int threads);
@@ -134,6 +135,8 @@ void host_access(const void *at, int bytes, int is_write, const void *place);
 void host_configure(uint64_t seed, int most_blocks);
 /// Appends what went wrong since the last call to `text`; the number of reports, 0: all is well.
 int host_take_reports(char *text, size_t size);
+/// Which launches have begun and not ended; how many.
+int host_unfinished(char *text, size_t size);
 }
 
 #endif
