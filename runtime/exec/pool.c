@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { STOP_WAIT_S = 2 };
+enum { STOP_WAIT_S = 2, LONGEST_PIECE = 16 }; // grains
 
 void thread_prefer_short(void)
 {
@@ -28,6 +28,32 @@ void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch
         launch->fn(&launch->args, begin, end, scratch);
 }
 
+/// Units that one worker takes of those left. Each piece begins with reads that nothing announced and ends with prefetches
+/// for nobody: where no urgent launch can come meanwhile, the first pieces are long, though not so long that a worker at
+/// half its speed were the last to finish, and the last ones so short that all are done together.
+static int64_t piece_of(const struct pool *pool, const struct launch *launch, int64_t left)
+{
+    int64_t size = launch->grain;
+    if (pool->helped && !launch->urgent) {
+        int64_t share = left / (2 * (int64_t)pool->worker_count);
+        int64_t grains = share / size < LONGEST_PIECE ? share / size : LONGEST_PIECE;
+        size = grains ? grains * size : share ? share : 1;
+    }
+    return size < left ? size : left;
+}
+
+/// The units [*begin, *end) are the caller's. False: none are left.
+static bool take(const struct pool *pool, struct launch *launch, int64_t *begin, int64_t *end)
+{
+    *begin = atomic_load_explicit(&launch->next, memory_order_relaxed);
+    do {
+        if (*begin >= launch->units)
+            return false;
+        *end = *begin + piece_of(pool, launch, launch->units - *begin);
+    } while (!atomic_compare_exchange_weak_explicit(&launch->next, begin, *end, memory_order_acq_rel, memory_order_relaxed));
+    return true;
+}
+
 /// Takes units until none are left, or something urgent is there and this is not. True when it did some.
 static bool work_on(struct launch *launch, struct worker *w)
 {
@@ -35,10 +61,9 @@ static bool work_on(struct launch *launch, struct worker *w)
     _Atomic uint32_t *waiting = &w->pool->urgent[launch->team];
     int64_t from = thread_ns();
     while (urgent || !atomic_load_explicit(waiting, memory_order_relaxed)) {
-        int64_t begin = atomic_fetch_add_explicit(&launch->next, launch->grain, memory_order_acq_rel);
-        if (begin >= launch->units)
+        int64_t begin, end;
+        if (!take(w->pool, launch, &begin, &end))
             break;
-        int64_t end = begin + launch->grain < launch->units ? begin + launch->grain : launch->units;
         if (urgent && end == launch->units) // nothing left to hurry for
             atomic_fetch_sub(waiting, 1);
         launch_run(launch, begin, end, w->scratch);

@@ -1,5 +1,6 @@
 // The session's worker threads. A launch is a kernel over a range of units; several may be in flight, one per stream.
-// Workers take `grain` units at a time from the launch's counter; the stream that posted it sleeps until all are done.
+// Workers take `grain` units at a time from the launch's counter, or more while many are left and nothing can wait for
+// them; the stream that posted it sleeps until all are done.
 // Workers are one team for all ranks, so that none idles while another has work; where links are emulated, each rank
 // stands for a machine of its own, and has a team of its own if there are workers enough.
 #ifndef MOE_POOL_H

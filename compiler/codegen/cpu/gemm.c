@@ -6,7 +6,7 @@
 // measured: from so many rows on prefetching gains, and so far ahead of the reads
 enum { ROWS_TO_PREFETCH = 7, PREFETCH_AHEAD = 8192 };
 
-enum { WIDE_E4M3 = 2 }; // most rows of E4M3 that meet several panels
+enum { WIDE_E4M3 = 1 }; // most rows of E4M3 that meet several panels
 
 unsigned tile_rows(struct emit *e, uint32_t dtype)
 {
@@ -23,7 +23,9 @@ static bool uses_dot(struct emit *e, const struct gemm *gemm)
 static unsigned rows_to_prefetch(const struct gemm *gemm)
 {
     uint32_t dtype = gemm->read.dtype;
-    return dtype == dtype_mxfp4 ? 1 : dtype == dtype_fp8_e4m3 ? WIDE_E4M3 + 1 : ROWS_TO_PREFETCH;
+    if (dtype == dtype_fp8_e4m3)
+        return gemm->panels == 1 ? 1 : WIDE_E4M3 + 1;
+    return dtype == dtype_mxfp4 ? 1 : ROWS_TO_PREFETCH;
 }
 
 // Whether a tile of so many rows may have to: the smallest of several tiles has half as many rows as the largest.
@@ -216,9 +218,12 @@ static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LL
     carried[numbers] = totals[numbers];
     add_products(e, gemm, rows, a, b, count, carried);
     totals[numbers] = carried[numbers];
-    for (unsigned i = 0; i < gemm->panels; i++)
-        load_scales(e, &gemm->weights, offset_const(e, scales, i * plan_panel_bytes(&gemm->weights)),
-                    factors + i * PANEL_VECTORS);
+    for (unsigned i = 0; i < gemm->panels; i++) {
+        LLVMValueRef own = offset_const(e, scales, i * plan_panel_bytes(&gemm->weights));
+        load_scales(e, &gemm->weights, own, factors + i * PANEL_VECTORS);
+        if (gemm->prefetches) // scales are read long before what precedes them in memory: no prefetching of codes meets them
+            prefetch(e, offset_const(e, own, gemm->panels * plan_panel_bytes(&gemm->weights)), PREFETCH_L2);
+    }
     for (unsigned i = 0; i < numbers; i++) {
         if (i % vectors_of(gemm) == 0)
             scale_row(e, gemm, row_scales, i / vectors_of(gemm), factors, own);
@@ -324,7 +329,7 @@ static void generate_tiles(struct emit *e, struct gemm *gemm, const char *name)
         generate_tile(e, gemm, rows, name);
 }
 
-// Most rows of tiles of so many panels. Look-ups of E4M3 keep one panel's chains busy from three rows on.
+// Most rows of tiles of so many panels. Look-ups of E4M3 keep one panel's chains busy from two rows on.
 static unsigned wide_rows(struct emit *e, const struct gemm *gemm, unsigned panels)
 {
     if (!dtype_quantised(gemm->read.dtype))
