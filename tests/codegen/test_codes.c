@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/weights/pack.h"
+#include "tests/amx/amx.h"
 #include "tests/codegen/fixture.h"
 
 enum { ROWS = 72, COLS = 160, MOST_TOKENS = 40 };
@@ -128,7 +129,10 @@ static void check_product(const char *level, uint32_t dtype, uint32_t operand, i
     CU_ASSERT_FATAL(code_generate(&code, level));
     float *all = block(MOST_TOKENS * ROWS * 4), *some = block(MOST_TOKENS * ROWS * 4);
     double *expected = calloc(MOST_TOKENS * ROWS, sizeof *expected), *got = calloc(MOST_TOKENS * ROWS, sizeof *got);
+    uint64_t before = amx_all_products();
     run_down(&code, &p, x, MOST_TOKENS, all);
+    bool tiles = !strcmp(level, "amx") && operand == dtype_bf16;
+    CU_ASSERT(!amx_emulated() || (amx_all_products() > before) == tiles);
     for (int64_t t = 0; t < MOST_TOKENS; t++)
         for (int64_t r = 0; r < ROWS; r++) {
             got[t * ROWS + r] = (double)all[t * ROWS + r];
@@ -174,6 +178,7 @@ static void test_codes_are_exact(void)
         bool fp4;
         uint32_t operand;
     } cases[] = {{NULL, false, dtype_f32},         {NULL, false, dtype_bf16}, {NULL, true, dtype_f32}, {NULL, true, dtype_bf16},
+                 {"amx", false, dtype_bf16},        {"amx", true, dtype_bf16},
                  {"cuda:sm_80", false, dtype_bf16}, {"cuda:sm_80", false, dtype_f16}, {"cuda:sm_80", true, dtype_bf16}};
     for (size_t o = 0; o < sizeof cases / sizeof *cases; o++) {
         bool fp4 = cases[o].fp4;

@@ -36,6 +36,8 @@ static void test_experts(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (level_runs_here(levels[i % LEVELS]))
             check_experts(&cases[i], levels[i % LEVELS]);
+        if (level_runs_here("amx"))
+            check_experts(&cases[i], "amx");
         for (int c = 0; c < CHIPS; c++)
             if (chips_of[i] >> c & 1 && level_runs_here(chips[c]))
                 check_experts(&cases[i], chips[c]);

@@ -1,7 +1,9 @@
 // Matrix products on AMX tiles. A tile has up to 16 rows of 64 bytes; a block of up to 32 rows times a panel of 32
 // columns takes two by two tiles of sums, two of A and two of weights: all eight. Every output is one chain whatever the
-// number of rows: of each 32 k the even and the odd ones are added up apart, then together, then to the sum.
+// number of rows: of each 32 k the even and the odd ones are added up apart, then together, then to the sum. Weights that
+// are codes are expanded, panel by panel, into the worker's scratch; sums of their blocks are scaled in vectors.
 #include "amx.h"
+#include "codes.h"
 
 enum {
     TILE_ROW_BYTES = 64,      // AMX_K numbers of A, or 16 sums
@@ -14,21 +16,37 @@ enum {
 enum { PANEL_STRIDE = PANEL_VECTORS * TILE_ROW_BYTES };
 
 struct amx {
-    int64_t whole, rest; // k in whole tiles, and after them
-    unsigned columns;    // tiles of columns in a pass over k: all, or one where the rest of k needs tiles too
+    int64_t rest;     // k after whole tiles, wherever a run of k has some
+    unsigned columns; // tiles of columns in a pass over k: all, or one where the rest of k needs tiles too
     LLVMTypeRef type;
     LLVMValueRef blocks[BLOCK_TILES + 1]; // functions, by tiles of rows
     LLVMValueRef configurations;          // for 1 ... 16 rows of a tile
 };
 
-enum { BLOCK_A, BLOCK_B, BLOCK_AHEAD, BLOCK_STEP, BLOCK_ROWS, BLOCK_OWN };
+enum { BLOCK_A, BLOCK_B, BLOCK_AHEAD, BLOCK_STEP, BLOCK_ROWS, BLOCK_SCALES, BLOCK_OWN };
 
 // The tiles' numbers: sums from 0 on, then A and weights; those of the rest stand where a second column has its own.
 enum { TILE_REST_A = 2, TILE_A = 4, TILE_B = 6, TILE_REST_B = 7 };
 
+// k that is multiplied in one go: that of a block of codes that shares scales, else all
+static int64_t run_of(const struct gemm *gemm)
+{
+    return gemm->weights.scales && gemm->weights.block_cols < gemm->k ? gemm->weights.block_cols : gemm->k;
+}
+
+// What a run leaves after whole tiles, and what the last, shorter one does; a rest of one size has tiles.
+static bool rest_of(const struct gemm *gemm, int64_t *rest)
+{
+    int64_t each = run_of(gemm) % AMX_K, last = gemm->k % run_of(gemm) % AMX_K;
+    *rest = each ? each : last;
+    return !each || !last || each == last;
+}
+
 bool amx_multiplies(struct emit *e, const struct gemm *gemm)
 {
-    return e->level->amx && gemm->a_dtype == dtype_bf16 && gemm->weights.dtype == dtype_bf16;
+    int64_t rest;
+    bool bf16 = gemm->weights.dtype == dtype_bf16 || gemm->weights.split;
+    return e->level->amx && gemm->a_dtype == dtype_bf16 && bf16 && rest_of(gemm, &rest);
 }
 
 static LLVMValueRef tile(struct emit *e, unsigned number)
@@ -52,9 +70,10 @@ static void store_tile(struct emit *e, unsigned number, LLVMValueRef pointer, in
 struct block {
     const struct gemm *gemm;
     const struct amx *amx;
-    unsigned tiles;              // of rows
+    unsigned tiles;               // of rows
+    LLVMValueRef rows, sums;      // how many, and their sums in memory
     LLVMValueRef a[BLOCK_TILES]; // their first rows; the last tile ends with the block and may overlap the one before,
-    LLVMValueRef to[BLOCK_TILES]; // whose sums, where they lie in memory, it writes again: they are the same
+    LLVMValueRef to[BLOCK_TILES]; // whose sums, which are the same, it writes again
 };
 
 // sums += A x weights over the k of one tile's row, at byte `at` of A's rows and at `b` of the weights
@@ -83,31 +102,97 @@ static LLVMValueRef prefetch_lines(struct emit *e, LLVMValueRef ahead)
     return offset(e, ahead, step);
 }
 
-// the sums of `columns` tiles of columns from `column` on, into memory
-static void add_columns(struct emit *e, const struct block *block, unsigned column)
+// the sums of a run of `count` k and of the tiles of columns from `column` on, into memory; A's rows at byte `at`, the
+// panel at b. Returns the place to prefetch.
+static LLVMValueRef add_columns(struct emit *e, const struct block *block, unsigned column, LLVMValueRef at,
+                                LLVMValueRef b, int64_t count, LLVMValueRef ahead)
 {
     const struct amx *amx = block->amx;
     unsigned sums = block->tiles * amx->columns;
     bool prefetches = block->gemm->prefetches && column == 0;
-    int64_t k_bytes = PANEL_STRIDE / 2;
-    LLVMValueRef b = offset_const(e, LLVMGetParam(e->function, BLOCK_B), column * TILE_ROW_BYTES);
-    LLVMValueRef ahead = LLVMGetParam(e->function, BLOCK_AHEAD);
+    int64_t k_bytes = PANEL_STRIDE / 2, whole = count / AMX_K * AMX_K;
+    b = offset_const(e, b, column * TILE_ROW_BYTES);
     for (unsigned i = 0; i < sums; i++)
         intrinsic(e, "llvm.x86.tilezero", NULL, (LLVMValueRef[]){tile(e, i)}, 1);
-    if (amx->whole > 0) {
-        struct loop loop = loop_begin_once(e, 0, amx->whole, AMX_K, &ahead, prefetches);
-        multiply_tiles(e, block, scaled(e, loop.index, 2), offset(e, b, scaled(e, loop.index, k_bytes)), TILE_A, TILE_B);
+    if (whole > 0) {
+        struct loop loop = loop_begin_once(e, 0, whole, AMX_K, &ahead, prefetches);
+        LLVMValueRef a_k = LLVMBuildAdd(e->builder, at, scaled(e, loop.index, 2), "");
+        multiply_tiles(e, block, a_k, offset(e, b, scaled(e, loop.index, k_bytes)), TILE_A, TILE_B);
         if (prefetches)
             ahead = prefetch_lines(e, ahead);
         loop_end(e, &loop, &ahead);
     }
-    if (amx->rest > 0)
-        multiply_tiles(e, block, const_i64(e, amx->whole * 2), offset_const(e, b, amx->whole * k_bytes), TILE_REST_A,
-                       TILE_REST_B);
-    for (unsigned i = 0; i < sums; i++) {
-        unsigned at = (column + i % amx->columns) * TILE_ROW_BYTES;
-        store_tile(e, i, offset_const(e, block->to[i / amx->columns], at), PANEL_STRIDE);
+    if (count > whole) {
+        LLVMValueRef a_k = LLVMBuildAdd(e->builder, at, const_i64(e, whole * 2), "");
+        multiply_tiles(e, block, a_k, offset_const(e, b, whole * k_bytes), TILE_REST_A, TILE_REST_B);
     }
+    for (unsigned i = 0; i < sums; i++) {
+        unsigned to = (column + i % amx->columns) * TILE_ROW_BYTES;
+        store_tile(e, i, offset_const(e, block->to[i / amx->columns], to), PANEL_STRIDE);
+    }
+    return ahead;
+}
+
+static LLVMValueRef add_run(struct emit *e, const struct block *block, LLVMValueRef at, LLVMValueRef b, int64_t count,
+                            LLVMValueRef ahead)
+{
+    for (unsigned column = 0; column < PANEL_VECTORS; column += block->amx->columns)
+        ahead = add_columns(e, block, column, at, b, count, ahead);
+    return ahead;
+}
+
+static LLVMValueRef place_for_sums(struct emit *e, const struct block *block)
+{
+    LLVMTypeRef bytes = LLVMArrayType(e->i8, block->tiles * TILE_HEIGHT * PANEL_STRIDE);
+    LLVMValueRef place = LLVMBuildAlloca(e->builder, bytes, "sums");
+    LLVMSetAlignment(place, TILE_ROW_BYTES);
+    return place;
+}
+
+// totals += scales x sums, row by row; `block_number`: of the codes' blocks along k
+static void add_scaled(struct emit *e, const struct block *block, LLVMValueRef totals, LLVMValueRef block_number)
+{
+    const struct gemm *gemm = block->gemm;
+    const struct plan_param *w = &gemm->weights;
+    unsigned lanes = e->level->lanes;
+    LLVMValueRef scales = LLVMGetParam(e->function, BLOCK_SCALES), factors[PANEL_VECTORS], own[PANEL_VECTORS];
+    scales = offset(e, scales, scaled(e, block_number, w->scales * plan_scale_bytes(w)));
+    load_scales(e, w, scales, factors);
+    struct loop loop = loop_begin(e, const_i64(e, 0), block->rows, 1, NULL, 0);
+    LLVMValueRef at = scaled(e, loop.index, PANEL_STRIDE), row_scales = NULL;
+    if (gemm->row_scales) {
+        row_scales = offset(e, block->a[0], scaled(e, loop.index, gemm->a_stride));
+        row_scales = offset_const(e, offset(e, row_scales, scaled(e, block_number, 4)), gemm->row_scales);
+    }
+    scale_row(e, gemm, row_scales, 0, factors, own);
+    for (unsigned v = 0; v < PANEL_VECTORS; v++) {
+        LLVMValueRef from = offset_const(e, offset(e, block->sums, at), v * TILE_ROW_BYTES);
+        LLVMValueRef to = offset_const(e, offset(e, totals, at), v * TILE_ROW_BYTES);
+        LLVMValueRef sum = load_f32(e, from, dtype_f32, lanes), total = load_f32(e, to, dtype_f32, lanes);
+        store_f32(e, multiply_add(e, sum, own[v], total), to, dtype_f32, lanes);
+    }
+    loop_end(e, &loop, NULL);
+}
+
+// The totals of all blocks of codes, in memory.
+static LLVMValueRef add_blocks(struct emit *e, const struct block *block, LLVMValueRef b)
+{
+    const struct gemm *gemm = block->gemm;
+    int64_t run = run_of(gemm), whole = gemm->k / run, rest = gemm->k % run;
+    LLVMValueRef totals = place_for_sums(e, block), ahead = LLVMGetParam(e->function, BLOCK_AHEAD);
+    struct loop clear = loop_begin(e, const_i64(e, 0), scaled(e, block->rows, PANEL_STRIDE), TILE_ROW_BYTES, NULL, 0);
+    store_f32(e, splat_f32(e, 0, e->level->lanes), offset(e, totals, clear.index), dtype_f32, e->level->lanes);
+    loop_end(e, &clear, NULL);
+    struct loop loop = loop_begin_once(e, 0, whole, 1, &ahead, 1);
+    ahead = add_run(e, block, scaled(e, loop.index, run * 2), offset(e, b, scaled(e, loop.index, run * PANEL_STRIDE / 2)),
+                    run, ahead);
+    add_scaled(e, block, totals, loop.index);
+    loop_end(e, &loop, &ahead);
+    if (rest > 0) {
+        add_run(e, block, const_i64(e, whole * run * 2), offset_const(e, b, whole * run * PANEL_STRIDE / 2), rest, ahead);
+        add_scaled(e, block, totals, const_i64(e, whole));
+    }
+    return totals;
 }
 
 // hands the sums to the finisher, row by row
@@ -128,18 +213,20 @@ static void generate_block(struct emit *e, struct gemm *gemm, unsigned tiles, co
 {
     struct amx *amx = gemm->amx;
     amx->blocks[tiles] = inner_function(e, context_printf(e->context, "%s_%u", name, tiles * TILE_HEIGHT), amx->type);
-    LLVMTypeRef bytes = LLVMArrayType(e->i8, tiles * TILE_HEIGHT * PANEL_STRIDE);
-    LLVMValueRef sums = LLVMBuildAlloca(e->builder, bytes, "sums"), rows = LLVMGetParam(e->function, BLOCK_ROWS);
-    LLVMSetAlignment(sums, 64);
-    LLVMValueRef last = LLVMBuildSub(e->builder, rows, const_i64(e, TILE_HEIGHT), "");
-    struct block block = {.gemm = gemm, .amx = amx, .tiles = tiles, .a = {LLVMGetParam(e->function, BLOCK_A)}, .to = {sums}};
+    struct block block = {.gemm = gemm, .amx = amx, .tiles = tiles, .rows = LLVMGetParam(e->function, BLOCK_ROWS)};
+    LLVMValueRef b = LLVMGetParam(e->function, BLOCK_B);
+    block.a[0] = LLVMGetParam(e->function, BLOCK_A);
+    block.to[0] = block.sums = place_for_sums(e, &block);
     if (tiles == BLOCK_TILES) {
+        LLVMValueRef last = LLVMBuildSub(e->builder, block.rows, const_i64(e, TILE_HEIGHT), "");
         block.a[1] = offset(e, block.a[0], scaled(e, last, gemm->a_stride));
-        block.to[1] = offset(e, sums, scaled(e, last, PANEL_STRIDE));
+        block.to[1] = offset(e, block.sums, scaled(e, last, PANEL_STRIDE));
     }
-    for (unsigned column = 0; column < PANEL_VECTORS; column += amx->columns)
-        add_columns(e, &block, column);
-    finish_rows(e, gemm, sums, rows);
+    if (gemm->weights.scales)
+        block.sums = add_blocks(e, &block, b);
+    else
+        add_run(e, &block, const_i64(e, 0), b, gemm->k, LLVMGetParam(e->function, BLOCK_AHEAD));
+    finish_rows(e, gemm, block.sums, block.rows);
     LLVMBuildRetVoid(e->builder);
 }
 
@@ -179,8 +266,7 @@ static void add_configurations(struct emit *e, struct amx *amx, const char *name
 void amx_tiles(struct emit *e, struct gemm *gemm, const char *name)
 {
     struct amx *amx = gemm->amx = context_alloc(e->context, sizeof *amx);
-    amx->rest = gemm->k % AMX_K;
-    amx->whole = gemm->k - amx->rest;
+    rest_of(gemm, &amx->rest);
     amx->columns = amx->rest ? 1 : PANEL_VECTORS;
     LLVMTypeRef params[BLOCK_OWN + TILE_POINTERS];
     for (unsigned i = 0; i < BLOCK_OWN + TILE_POINTERS; i++)
@@ -223,9 +309,9 @@ static void call_block(struct emit *e, const struct amx *amx, LLVMValueRef is_pa
     enter(e, after);
 }
 
-// one panel, block by block
+// one panel, block by block; `read` is where they read it, or its expanded copy
 static void multiply_blocks(struct emit *e, const struct gemm *gemm, const struct blocks *cut, LLVMValueRef a,
-                            LLVMValueRef panel, const struct ahead *ahead, LLVMValueRef *p)
+                            LLVMValueRef panel, LLVMValueRef read, const struct ahead *ahead, LLVMValueRef *p)
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef first = const_i64(e, 0);
@@ -235,7 +321,8 @@ static void multiply_blocks(struct emit *e, const struct gemm *gemm, const struc
     LLVMValueRef rows = LLVMBuildAdd(b, cut->least, LLVMBuildZExt(b, is_larger, e->i64, ""), "");
     rows = LLVMBuildSelect(b, is_pair, rows, cut->height, "");
     LLVMValueRef args[BLOCK_OWN + TILE_POINTERS] = {[BLOCK_A] = offset(e, a, scaled(e, first, gemm->a_stride)),
-                                                    [BLOCK_B] = panel, [BLOCK_ROWS] = rows};
+                                                    [BLOCK_B] = read, [BLOCK_ROWS] = rows};
+    args[BLOCK_SCALES] = offset_const(e, panel, plan_panel_codes(&gemm->weights));
     ahead_of(e, ahead, loop.index, &args[BLOCK_AHEAD], &args[BLOCK_STEP]);
     for (unsigned i = 0; i < TILE_POINTERS; i++)
         args[BLOCK_OWN + i] = p[i] ? offset(e, p[i], scaled(e, first, gemm->p_row[i])) : LLVMConstNull(e->ptr);
@@ -256,9 +343,12 @@ void amx_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMVa
     intrinsic(e, "llvm.x86.ldtilecfg", NULL, &configuration, 1);
     struct loop loop = loop_begin(e, none, panels, 1, NULL, 0);
     struct place at = panel_at(e, gemm, &loop, none, panel, next);
-    struct ahead ahead = place_to_prefetch(e, gemm, at, rows, cut.count, true);
+    LLVMValueRef read = gemm->expand ? e->scratch : at.panel;
+    if (gemm->expand)
+        LLVMBuildCall2(b, gemm->expand_type, gemm->expand, (LLVMValueRef[]){at.panel, read}, 2, "");
+    struct ahead ahead = place_to_prefetch(e, gemm, at, rows, cut.count, !gemm->expand);
     move_to_panel(e, gemm, loop.index, p, moved);
-    multiply_blocks(e, gemm, &cut, a, at.panel, &ahead, moved);
+    multiply_blocks(e, gemm, &cut, a, at.panel, read, &ahead, moved);
     loop_end(e, &loop, NULL);
     intrinsic(e, "llvm.x86.tilerelease", NULL, NULL, 0);
     if_end(e, after);

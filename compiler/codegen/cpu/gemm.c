@@ -196,8 +196,8 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
 }
 
 // a block's scales of the weights, for a row of A whose codes have one of their own
-static void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scales, unsigned row,
-                      const LLVMValueRef *factors, LLVMValueRef *own)
+void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scales, unsigned row,
+               const LLVMValueRef *factors, LLVMValueRef *own)
 {
     LLVMValueRef scale = NULL;
     if (row_scales)
@@ -303,7 +303,7 @@ static void generate_expansion(struct emit *e, struct gemm *gemm, const char *na
     gemm->expand_type = LLVMFunctionType(e->none, params, 2, false);
     gemm->expand = inner_function(e, context_printf(e->context, "%s_expand", name), gemm->expand_type);
     LLVMValueRef codes = LLVMGetParam(gemm->expand, 0), to = LLVMGetParam(gemm->expand, 1);
-    unsigned unroll = unroll_of(gemm), step = step_of(gemm), lanes = e->level->lanes;
+    unsigned step = step_of(gemm), unroll = step * 4, lanes = e->level->lanes;
     struct loop loop = loop_begin_once(e, 0, gemm->k / unroll, 1, NULL, 0);
     codes = offset(e, codes, scaled(e, loop.index, k_bytes(&gemm->read, unroll)));
     to = offset(e, to, scaled(e, loop.index, k_bytes(&many->read, unroll)));
@@ -317,6 +317,16 @@ static void generate_expansion(struct emit *e, struct gemm *gemm, const char *na
     }
     loop_end(e, &loop, NULL);
     LLVMBuildRetVoid(e->builder);
+}
+
+// what multiplies a copy of a panel that is expanded to numbers of `dtype`
+static struct gemm *expand_to(struct emit *e, struct gemm *gemm, uint32_t dtype, const char *name)
+{
+    gemm->many = context_alloc(e->context, sizeof *gemm->many);
+    *gemm->many = *gemm;
+    gemm->many->read = kernel_weights(e, dtype, gemm->weights.rows, gemm->k, false, false);
+    generate_expansion(e, gemm, name);
+    return gemm->many;
 }
 
 static void generate_tiles(struct emit *e, struct gemm *gemm, const char *name)
@@ -366,6 +376,8 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
     gemm->read = gemm->weights;
     gemm->least_rows = gemm->panels = 1;
     if (amx_multiplies(e, gemm)) {
+        if (dtype_quantised(gemm->weights.dtype))
+            expand_to(e, gemm, dtype_bf16, name);
         amx_tiles(e, gemm, name);
         return;
     }
@@ -374,17 +386,13 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name)
         generate_tiles(e, gemm, name);
         return;
     }
-    struct gemm *many = context_alloc(e->context, sizeof *many);
-    *many = *gemm;
-    many->read = kernel_weights(e, dtype_f32, gemm->weights.rows, gemm->k, false, false);
-    gemm->many = many;
+    struct gemm *many = expand_to(e, gemm, dtype_f32, name);
     gemm->most_rows = e->level->coded_rows < many->most_rows ? e->level->coded_rows : many->most_rows;
     unsigned least = gemm->most_rows + 1, shared = (many->most_rows + 1) / 2; // by two tiles, evenly
     many->least_rows = least < shared ? least : shared;
     wide_tiles(e, gemm, name);
     generate_tiles(e, gemm, name);
     generate_tiles(e, many, context_printf(e->context, "%s_many", name));
-    generate_expansion(e, gemm, name);
 }
 
 int64_t gemm_scratch(const struct gemm *gemm)

@@ -61,6 +61,10 @@ struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop
 /// The finisher's pointers at a panel.
 void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p, LLVMValueRef *moved);
 
+/// own[]: a block's factors for a row of A, the weights' and, of the row at `row_scales` + `row` rows, its own; NULL: none.
+void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scales, unsigned row,
+               const LLVMValueRef *factors, LLVMValueRef *own);
+
 /// Where the tiles of a panel prefetch, and how far they go in each round of the loop over k: the first one, and the one
 /// after it, from which each further one is `each` bytes off. Who has nothing to prefetch fetches the panel's first lines
 /// again and again, which costs nothing.
