@@ -167,7 +167,7 @@ $(B)/fuzz-seeds: $(B)/obj/tests/fuzz/seeds.o $(RUNTIME_OBJ)
 
 .SECONDARY: $(FUZZERS:%=$(B)/obj/tests/fuzz/fuzz_%.o) $(addprefix $(B)/obj/tests/fuzz/,fuzz.o run_plan.o seeds.o)
 message-sites:
-	@$(MAKE) --no-print-directory MODE=cov build/cov/moe-tests
+	@$(MAKE) --no-print-directory MODE=cov build/cov/moe-tests build/cov/moecc
 	@build/cov/moe-tests >build/cov/tests.log 2>&1 || true
 	@sh tests/message_sites.sh build/cov
 

@@ -45,6 +45,17 @@ for given in "check -o x" "run -o x" "run --lib" "build --json" "tune --schedule
     expect 2 "is no option of .${given%% *}." $m $given examples/hello.moe
 done
 expect 2 "takes one file" $m check
+expect 2 "unknown value .sometimes" $m check --color=sometimes examples/hello.moe
+expect 2 "a number from 1 to 1024" $m check --ranks 0 examples/hello.moe
+expect 2 "expected N\[,N...\]" $m run examples/hello.moe --tokens many
+expect 2 "needs a value" $m check examples/hello.moe --schedule
+expect 2 "too many files" $m fmt $(seq 200)
+expect 2 "name the result with -o" $m build examples/hello.moe
+expect 2 ".fmt. takes files" $m fmt
+expect 2 "takes one code" $m explain E0301 E0302
+expect 2 "is no code of a diagnostic" $m explain E9999
+expect 2 "takes one checkpoint directory" $m import
+expect 2 ".calibrate. takes no file" $m calibrate here.moe
 expect 3 "nowhere.moe" $m check "$folder/nowhere.moe"
 expect 1 "E0001" $m check examples/errors/01_semicolon.moe
 expect 1 "rank 2" $m run examples/hello.moe --tokens 5,6,2049,1 -q
@@ -81,7 +92,7 @@ expect 1 "^moecc: examples/hello.moe: carries no plan" $m inspect examples/hello
 echo 'nothing here' >"$folder/none.cu"
 echo '// kernel nosuch_0, 128 threads' >"$folder/other.cu"
 cuda="$m run examples/hello.moe --target cuda:sm_80,host --tokens 8"
-expect 1 "none.cu: no kernels in it" $cuda --use-cuda "$folder/none.cu"
+expect 1 "none.cu:1: this belongs to no kernel" $cuda --use-cuda "$folder/none.cu"
 expect 1 "other.cu: this pipeline has no kernel .nosuch_0" $cuda --use-cuda "$folder/other.cu"
 expect 3 "missing.cu: No such file" $cuda --use-cuda "$folder/missing.cu"
 expect 3 "neither MOECC_CACHE nor HOME" env -u HOME -u XDG_CACHE_HOME -u MOECC_CACHE $cuda
@@ -95,6 +106,12 @@ expect 3 "/nonexistent/moe-calibrate-.*No such file" env TMPDIR=/nonexistent $m 
 mkdir "$folder/layerless"
 echo '{"model_type": "olmoe", "num_hidden_layers": 0}' >"$folder/layerless/config.json"
 expect 1 "E0602.*num_hidden_layers" $m import "$folder/layerless"
+sed -i 's/: 0/: 1000001/' "$folder/layerless/config.json"
+expect 1 "E0602.*1000001 layers" $m import "$folder/layerless"
+olmoe=tests/data/olmoe-tiny/config.json
+expect 1 "E0101.*no cluster .nosuch. in std.hw" $m import $olmoe --cluster nosuch
+expect 1 "E0101.*no cluster .nosuch. in examples/hello.moe" $m import $olmoe --cluster examples/hello.moe:nosuch
+expect 1 "E0901.*an executable cannot carry the CUDA kernels" $m build examples/hello.moe --target cuda:sm_80,host -o "$folder/x"
 for option in --trace --svg; do
     expect 3 "nodir/t: No such file" $m simulate examples/hello.moe $option "$folder/nodir/t"
 done
