@@ -30,15 +30,15 @@ void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch
 
 /// Units that one worker takes of those left. Each piece begins with reads that nothing announced and ends with prefetches
 /// for nobody: where no urgent launch can come meanwhile, the first pieces are long, though not so long that a worker at
-/// half its speed were the last to finish, and the last ones so short that all are done together.
+/// half its speed were the last to finish.
 static int64_t piece_of(const struct pool *pool, const struct launch *launch, int64_t left)
 {
-    int64_t size = launch->grain;
+    int64_t grains = 1;
     if (pool->helped && !launch->urgent) {
-        int64_t share = left / (2 * (int64_t)pool->worker_count);
-        int64_t grains = share / size < LONGEST_PIECE ? share / size : LONGEST_PIECE;
-        size = grains ? grains * size : share ? share : 1;
+        grains = left / (2 * (int64_t)pool->worker_count) / launch->grain;
+        grains = grains < 1 ? 1 : grains < LONGEST_PIECE ? grains : LONGEST_PIECE;
     }
+    int64_t size = grains * launch->grain;
     return size < left ? size : left;
 }
 
