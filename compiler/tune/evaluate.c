@@ -107,6 +107,20 @@ static void learn(struct tuning *t, const struct driver_study *study)
     list_offers(t, study);
 }
 
+/// In how many parts the schedule works: micro-batches, waves, or pieces of what travels and of its experts.
+static uint32_t parts_of(const struct driver_study *study)
+{
+    const struct sched_info *info = ROW(study->schedule, sched_info, 0);
+    uint32_t most = info->parts.count > info->waves ? info->parts.count : info->waves;
+    for (uint32_t i = 0; i < COUNT(study->schedule, sched_task); i++) {
+        const struct graph_task *task = ROW(study->graph, graph_task, i);
+        uint32_t pieces = ROW(study->schedule, sched_task, i)->pieces;
+        if ((task->routed || task->phase != phase_whole) && pieces > most)
+            most = pieces;
+    }
+    return most;
+}
+
 static void study(void *user, const struct driver_study *study)
 {
     struct view *view = user;
@@ -115,7 +129,7 @@ static void study(void *user, const struct driver_study *study)
     view->candidate->step_ns = metric_value(&study->figures, metric_latency, NULL);
     view->candidate->exposed = metric_value(&study->figures, metric_exposed_comm, NULL);
     view->candidate->waves = info->waves > 1;
-    view->candidate->parts = info->parts.count > info->waves ? info->parts.count : info->waves;
+    view->candidate->parts = parts_of(study);
     if (!view->t->known)
         learn(view->t, study);
 }

@@ -37,7 +37,7 @@ struct candidate {
     uint32_t offer;                   // else which
     const struct design *design;
     double step_ns, exposed, measured_ns;
-    uint32_t parts;                   // micro-batches, waves or chunks
+    uint32_t parts;                   // micro-batches, waves, or pieces of rows
     bool waves;
 };
 

@@ -145,7 +145,7 @@ static void print_verdicts(const struct tuning *t, const struct tune_result *res
         fprintf(out, "// every rank alone would be quicker, but %.1f GB of weights do not fit beside %.0f GB\n", gigabytes,
                 1e-9 * t->memory);
     if (!result->split)
-        fprintf(out, "// do not split: no schedule of several micro-batches, waves or chunks is quicker here; any split below is\n"
+        fprintf(out, "// do not split: no schedule of several micro-batches, waves or pieces is quicker here; any split below is\n"
                      "// into one part at the knobs' defaults\n");
 }
 
