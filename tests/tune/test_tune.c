@@ -130,7 +130,7 @@ static void test_deterministic(void)
 /// own, taken by the expert and answered for itself. That is a split, too.
 static void test_runs(void)
 {
-    struct tuned tuned = tune_pair("one_expert", 520, 0);
+    struct tuned tuned = tune_pair("one_expert", 1000, 0);
     CU_ASSERT_TRUE(tuned.result.best_ns < tuned.result.library_ns);
     CU_ASSERT(tuned.text && strstr(tuned.text, "    split dispatch into ") && strstr(tuned.text, "    split expert into "));
     CU_ASSERT_TRUE(tuned.result.split);
