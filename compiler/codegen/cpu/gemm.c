@@ -422,27 +422,22 @@ static LLVMValueRef either(struct emit *e, LLVMValueRef condition, LLVMValueRef 
     return LLVMBuildSelect(e->builder, condition, yes, no, "");
 }
 
-// A tile alone prefetches a little ahead of its own reads. Of several, the later ones, which find the panel in L2, bring so
-// much of the next one that memory is read as evenly as the tiles compute; its first tile goes on from there, or as a tile
-// alone where no panel came before.
+// A tile alone prefetches a little ahead of its own reads. Of several each brings as much as the others, so that memory is
+// read as evenly as they compute: the first, by the same distance ahead of its own reads, what is left of its panel and
+// then so far into the next one, which the others, who find theirs in L2, go on with. The first panel of all has only a tile
+// alone to bring it.
 static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef tiles)
 {
     LLVMBuilderRef b = e->builder;
-    int64_t bytes = plan_panel_codes(&gemm->weights);
-    LLVMValueRef none = const_i64(e, 0), one = const_i64(e, 1), ahead = const_i64(e, PREFETCH_AHEAD);
-    LLVMValueRef rounds = const_i64(e, gemm->k < unroll_of(gemm) ? 1 : gemm->k / unroll_of(gemm));
-    LLVMValueRef left = LLVMBuildSub(b, LLVMBuildUDiv(b, const_i64(e, bytes), tiles, ""), ahead, "");
-    left = either(e, LLVMBuildICmp(b, LLVMIntSGT, left, none, ""), left, none);
-    LLVMValueRef brought = LLVMBuildSub(b, const_i64(e, bytes), left, ""), later = LLVMBuildSub(b, tiles, one, "");
-    LLVMValueRef is_alone = LLVMBuildICmp(b, LLVMIntEQ, later, none, "");
-    LLVMValueRef each = LLVMBuildUDiv(b, brought, either(e, is_alone, one, later), "");
-    LLVMValueRef goes_on = LLVMBuildAnd(b, at.has_before, LLVMBuildNot(b, is_alone, ""), "");
+    LLVMValueRef bytes = const_i64(e, plan_panel_codes(&gemm->weights)), ahead = const_i64(e, PREFETCH_AHEAD);
     LLVMValueRef whole = const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm)));
+    LLVMValueRef each = LLVMBuildUDiv(b, bytes, tiles, ""), each_step = LLVMBuildUDiv(b, whole, tiles, "");
+    LLVMValueRef brought = LLVMBuildAdd(b, ahead, LLVMBuildSub(b, bytes, each, ""), "");
     return (struct ahead){
-        .first = offset(e, at.panel, either(e, goes_on, brought, ahead)),
-        .first_step = either(e, goes_on, LLVMBuildUDiv(b, left, rounds, ""), whole),
-        .later = either(e, at.has_after, at.next, at.panel),
-        .later_step = either(e, at.has_after, LLVMBuildUDiv(b, each, rounds, ""), none),
+        .first = offset(e, at.panel, either(e, at.has_before, brought, ahead)),
+        .first_step = either(e, at.has_before, each_step, whole),
+        .later = either(e, at.has_after, offset(e, at.next, ahead), at.panel),
+        .later_step = either(e, at.has_after, each_step, const_i64(e, 0)),
         .each = each,
     };
 }
