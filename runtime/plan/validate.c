@@ -6,8 +6,6 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "kernels.h"
-#include "limits.h"
 #include "slots.h"
 
 bool check_fail(const struct check *c, const char *format, ...)

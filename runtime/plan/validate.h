@@ -5,6 +5,7 @@
 #include "kernels.h"
 #include "limits.h"
 #include "plan.h"
+#include "roles.h"
 
 struct check {
     const struct ir *ir;
@@ -64,9 +65,9 @@ struct walk {
     uint32_t rounds; // exchange of the open `rounds`, or NONE
 };
 
-/// validate_launch.c: kernels and their arguments. A program is walked twice: the first pass finds its control buffers
-/// (what built-ins write and others follow pointers in) and how much each can come to hold, the second checks every
-/// argument against that.
+/// Kernels and their arguments. A program is walked twice: the first pass finds its control buffers (what built-ins write and
+/// others follow pointers in) and how much each can come to hold (validate_control.c), the second checks every argument
+/// against that (validate_launch.c).
 bool validate_kernel(const struct check *c, uint32_t number);
 /// The streams, in order, are all instructions once: no instruction belongs to two, or to none.
 bool validate_streams(const struct check *c);
@@ -78,6 +79,21 @@ bool check_copy(const struct walk *w);
 /// About the instruction at hand; returns false.
 bool instr_fail(const struct walk *w, const char *what);
 
+/// Arguments of the role that a launch of an exchange's wave has beyond the listed ones.
+uint32_t wave_arguments(const struct walk *w, const struct plan_kernel *k);
+/// What argument `i` must be given; ARG_NONE: it only declares an access.
+enum arg_kind argument_kind(const struct walk *w, const struct plan_kernel *k, uint32_t i);
+/// Of a buffer on this rank.
+int64_t extent_bytes(const struct walk *w, uint32_t buffer);
+/// The combine that answers a dispatch; there is exactly one (validate_answers).
+const struct plan_exchange *answer_of(const struct walk *w, uint32_t dispatch);
+/// The pool's dispatch for what a dispatch leaves over, and its number; NULL: none.
+const struct plan_exchange *pool_of(const struct walk *w, uint32_t dispatch, uint32_t *number);
+/// A format of an exchange.
+const struct plan_wire *wire_numbered(const struct walk *w, const struct plan_exchange *e, uint32_t number);
+/// Bytes from one row of an argument to the next.
+int64_t stride_of(const struct walk *w, uint32_t argument);
+
 static inline const struct plan_arg *arg_at(const struct walk *w, uint32_t i)
 {
     return ROW(w->c->ir, plan_arg, w->instr->args.first + i);
@@ -86,6 +102,11 @@ static inline const struct plan_arg *arg_at(const struct walk *w, uint32_t i)
 static inline struct usage *usage_at(const struct walk *w, uint32_t i)
 {
     return &w->usage[arg_at(w, i)->buffer - w->variant->buffers.first];
+}
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 static inline int64_t most(int64_t a, int64_t b)

@@ -1,39 +1,7 @@
 // Validation of kernels and launches: every argument of the right kind, and large enough for what the kernel's role and
-// constants say it touches. What a built-in writes into a control buffer bounds what kernels that follow its pointers
-// touch (struct usage).
-#include "kernels.h"
-#include "limits.h"
-#include "roles.h"
+// constants say it touches, and what control data says that it leads to (validate_control.c).
 #include "slots.h"
 #include "validate.h"
-
-/// Arguments of the role that a launch of an exchange's wave has beyond the listed ones.
-static uint32_t wave_args(const struct walk *w, const struct plan_kernel *k)
-{
-    if (k->role == kernel_role_merge)
-        return k->n[3] != 0;
-    const struct plan_exchange *e =
-        w->instr->exchange == NONE ? NULL : ROW(w->c->ir, plan_exchange, w->instr->exchange);
-    bool reads = k->role == kernel_role_fan_out || k->role == kernel_role_fold;
-    if (!e || e->pool || e->kind != (k->role == kernel_role_fold ? exchange_kind_combine : exchange_kind_dispatch))
-        return 0;
-    return k->role == kernel_role_bin ? e->wave > 0 : reads ? e->wave : 0;
-}
-
-/// What argument `i` must be given; ARG_NONE: it only declares an access.
-static enum arg_kind kind_of_arg(const struct walk *w, const struct plan_kernel *k, uint32_t i)
-{
-    const struct role_spec *spec = &role_specs[k->role];
-    uint32_t more = wave_args(w, k), count = w->instr->args.count;
-    if (k->role == kernel_role_merge)
-        return i == MERGE_SUM && more ? ARG_OUT : i < spec->most ? (enum arg_kind)spec->args[i] : ARG_NONE;
-    if ((k->role == kernel_role_mlp_up || k->role == kernel_role_mlp_down) && i == spec->most &&
-        (k->n[7] & MLP_HAS_BIAS))
-        return ARG_ANY;
-    if (more && i >= count - more)
-        return k->role == kernel_role_bin ? ARG_BINS : ARG_SLOTS;
-    return i < spec->most ? (enum arg_kind)spec->args[i] : ARG_NONE;
-}
 
 bool validate_kernel(const struct check *c, uint32_t number)
 {
@@ -68,189 +36,6 @@ bool instr_fail(const struct walk *w, const char *what)
     return check_fail(w->c, "plan_instr %u (rank %u, %s %s): %s", w->number, w->program->rank,
                       opcode_words[w->instr->op], w->c->ir->strings.bytes + w->instr->label, what);
 }
-
-static int64_t extent_bytes(const struct walk *w, uint32_t buffer)
-{
-    return ROW(w->c->ir, plan_extent, w->program->extents.first + (buffer - w->variant->buffers.first))->bytes;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/// The combine that answers a dispatch; there is exactly one (validate_answers).
-static const struct plan_exchange *answer(const struct walk *w, uint32_t dispatch)
-{
-    for (uint32_t i = 0; i < w->variant->exchanges.count; i++) {
-        const struct plan_exchange *e = ROW(w->c->ir, plan_exchange, w->variant->exchanges.first + i);
-        if (e->kind == exchange_kind_combine && e->base == dispatch)
-            return e;
-    }
-    return NULL;
-}
-
-static const struct plan_exchange *pool_of(const struct walk *w, uint32_t dispatch, uint32_t *number)
-{
-    for (uint32_t i = 0; i < w->variant->exchanges.count; i++) {
-        const struct plan_exchange *e = ROW(w->c->ir, plan_exchange, w->variant->exchanges.first + i);
-        if (e->kind == exchange_kind_dispatch && e->pool && e->base == dispatch) {
-            *number = w->variant->exchanges.first + i;
-            return e;
-        }
-    }
-    return NULL;
-}
-
-// First pass.
-
-static void mark(struct usage *u, enum control_kind kind)
-{
-    if (u->control != CONTROL_NONE && u->control != kind)
-        u->plain = true; // two kinds of control: refused like a mixed use
-    u->control = (uint8_t)kind;
-}
-
-static void hold(struct usage *u, int64_t rows, int64_t pairs)
-{
-    u->rows = most(u->rows, rows);
-    u->pairs = most(u->pairs, pairs);
-}
-
-/// Each row of a table has at least these bytes on either side.
-static void hold_table(struct usage *u, uint32_t table, int64_t src, int64_t dst)
-{
-    u->src_bytes[table] = least(u->src_bytes[table], src);
-    u->dst_bytes[table] = least(u->dst_bytes[table], dst);
-}
-
-static const struct plan_wire *wire_at(const struct walk *w, const struct plan_exchange *e, uint32_t number)
-{
-    return ROW(w->c->ir, plan_wire, e->wires.first + number);
-}
-
-static int64_t stride_of(const struct walk *w, uint32_t argument)
-{
-    return ROW(w->c->ir, plan_buffer, arg_at(w, argument)->buffer)->row_bytes;
-}
-
-/// Replies come in the combine's formats, own rows in their buffer's.
-static void hold_replies(const struct walk *w, struct usage *u, const struct plan_exchange *reply, uint32_t own,
-                         uint32_t y_dtype)
-{
-    u->row_dst_bytes = least(u->row_dst_bytes, stride_of(w, own));
-    u->mixed = u->mixed || (u->y_dtype && u->y_dtype != y_dtype);
-    u->y_dtype = y_dtype;
-    for (uint32_t i = 0; i < reply->wires.count; i++) {
-        const struct plan_wire *wire = wire_at(w, reply, i);
-        int64_t code = moe_wire_code(wire->dtype, wire->block, wire->scale);
-        bool plain = wire_is_plain(wire, y_dtype);
-        int64_t *bytes = plain ? &u->row_dst_bytes : &u->reply_bytes[i];
-        *bytes = least(*bytes, wire->data_bytes);
-        u->mixed = u->mixed || (!plain && u->reply_code[i] && u->reply_code[i] != code);
-        u->reply_code[i] = plain ? u->reply_code[i] : code;
-    }
-}
-
-/// Sums of a combine's replies and their parts are its rows as they are handed to relays, or packed its records.
-static void hold_sums(const struct walk *w, struct usage *u, const struct plan_exchange *reply)
-{
-    int64_t row = wire_at(w, reply, reply->handed)->data_bytes;
-    hold_table(u, 0, row, row);
-    for (uint32_t i = 0; i < reply->wires.count; i++)
-        hold_table(u, TABLES_REPLY + i, row, wire_at(w, reply, i)->data_bytes);
-}
-
-static void learn_fan_out(const struct walk *w, const struct plan_kernel *k, const struct plan_exchange *e)
-{
-    const struct ir *ir = w->c->ir;
-    uint32_t me = w->program->rank, ranks = w->c->info->ranks;
-    struct usage *u = usage_at(w, FAN_PAIRS);
-    const struct plan_exchange *reply = answer(w, w->instr->exchange);
-    bool staged = moe_fan_has_stage(w->instr->args.count, wave_args(w, k));
-    int64_t x_row = stride_of(w, FAN_X), stage = staged ? stride_of(w, FAN_STAGE) : 0;
-    hold(u, slots_fan_rows(ir, e, w->instr->part, me, ranks), slots_fan_pairs(ir, e, w->instr->part, me, ranks));
-    u->routed = true;
-    u->row_dst_bytes = least(u->row_dst_bytes, stride_of(w, FAN_OWN));
-    for (uint32_t i = 0; i < e->wires.count; i++)
-        hold_table(u, TABLES_UNPACK + i, wire_at(w, e, i)->data_bytes, k->n[0]);
-    for (uint32_t i = 0; i < reply->wires.count; i++) {
-        bool plain = wire_is_plain(wire_at(w, reply, i), (uint32_t)k->n[3]);
-        int64_t bytes = wire_at(w, reply, i)->data_bytes;
-        if (!(slots_answer_formats(ir, reply) >> i & 1))
-            continue;
-        u->row_dst_bytes = least(u->row_dst_bytes, plain ? bytes : stage);
-        hold_table(u, TABLES_REPLY + i, stage, bytes);
-    }
-    if (!e->pool)
-        hold_table(u, k->n[2] ? TABLE_OWN : TABLES_UNPACK, x_row, k->n[0]);
-}
-
-static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
-{
-    const struct ir *ir = w->c->ir;
-    const struct plan_exchange *e = w->instr->exchange == NONE ? NULL : ROW(ir, plan_exchange, w->instr->exchange);
-    int64_t bound = ROW(ir, plan_part, w->instr->part)->bound;
-    if (k->role == kernel_role_bin || k->role == kernel_role_bin_round) {
-        bool base = k->role == kernel_role_bin;
-        int64_t x_bytes = k->n[0] * k->n[3];
-        struct usage *u = usage_at(w, base ? BIN_BINS : ROUND_CONTROL);
-        for (uint32_t i = 0; i < e->wires.count; i++)
-            hold_table(u, TABLES_PACK + i, x_bytes, wire_at(w, e, i)->data_bytes);
-        if (base)
-            hold_replies(w, u, answer(w, w->instr->exchange), BIN_OWN, (uint32_t)k->n[2]);
-        u->tokens = base ? most(u->tokens, bound) : u->tokens;
-        if (base && e->node && moe_bin_has_sums(w->instr->args.count, e->wave))
-            hold_sums(w, usage_at(w, BIN_SUMS), answer(w, w->instr->exchange));
-    } else if (k->role == kernel_role_fan_out) {
-        learn_fan_out(w, k, e);
-    } else if (k->role == kernel_role_fold) {
-        hold_sums(w, usage_at(w, FOLD_CONTROL), e);
-        usage_at(w, FOLD_CONTROL)->folded = true;
-    } else if (k->role == kernel_role_dense) {
-        struct usage *u = usage_at(w, DENSE_PAIRS);
-        hold(u, bound, bound * k->n[3]);
-        hold_table(u, TABLES_UNPACK, k->n[1], k->n[0]);
-        u->row_dst_bytes = least(u->row_dst_bytes, k->n[2]);
-        u->shared = most(u->shared, k->n[3]);
-    }
-}
-
-bool learn_launch(struct walk *w)
-{
-    const struct plan_instr *in = w->instr;
-    if (in->kernel == NONE)
-        return instr_fail(w, "no kernel");
-    const struct plan_kernel *k = ROW(w->c->ir, plan_kernel, in->kernel);
-    const struct role_spec *spec = &role_specs[k->role];
-    uint32_t more = wave_args(w, k);
-    if (in->args.count < spec->least + more || (spec->builtin && in->args.count > spec->most + more))
-        return instr_fail(w, "its kernel takes another number of arguments");
-    if (in->part == NONE)
-        return instr_fail(w, "no part");
-    bool folds = k->role == kernel_role_fold;
-    const struct plan_exchange *e = in->exchange == NONE ? NULL : ROW(w->c->ir, plan_exchange, in->exchange);
-    if (spec->exchange && (!e || (folds ? e->kind != exchange_kind_combine : e->kind != exchange_kind_dispatch || e->chunk)))
-        return instr_fail(w, folds ? "names no combine" : "names no dispatch");
-    for (uint32_t i = 0; i < in->args.count; i++) {
-        enum arg_kind kind = kind_of_arg(w, k, i);
-        if (kind == ARG_NONE)
-            continue;
-        struct usage *u = usage_at(w, i);
-        if (kind == ARG_BINS || kind == ARG_PAIRS || kind == ARG_ROWS || kind == ARG_SUMS)
-            mark(u, kind == ARG_BINS    ? CONTROL_BINS
-                    : kind == ARG_PAIRS ? CONTROL_PAIRS
-                    : kind == ARG_ROWS  ? CONTROL_ROWS
-                                        : CONTROL_SUMS);
-        else if (kind != ARG_TABLE)
-            u->plain = true;
-    }
-    if (k->builtin)
-        learn_built_in(w, k);
-    return true;
-}
-
-// Second pass.
 
 /// The argument has at least `rows` rows of `row_bytes` behind its address.
 static bool holds_rows(const struct walk *w, uint32_t i, int64_t rows, int64_t row_bytes)
@@ -332,7 +117,7 @@ static bool check_packed(const struct walk *w, const struct plan_kernel *k, cons
                          const struct plan_exchange *reply)
 {
     bool packs = slots_sum_formats(w->c->ir, reply) != 0;
-    if (e->node && !wire_is_plain(wire_at(w, reply, reply->handed), (uint32_t)k->n[2]))
+    if (e->node && !wire_is_plain(wire_numbered(w, reply, reply->handed), (uint32_t)k->n[2]))
         return instr_fail(w, "adds up replies of another type");
     return (moe_bin_has_packed(w->instr->args.count, e->wave) == packs &&
             (!packs || extent_bytes(w, arg_at(w, BIN_PACKED)->buffer) >= slots_packed_bytes(w->c->ir, reply))) ||
@@ -343,7 +128,7 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
 {
     const struct ir *ir = w->c->ir;
     const struct plan_info *info = w->c->info;
-    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer(w, w->instr->exchange);
+    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer_of(w, w->instr->exchange);
     int64_t bound = ROW(ir, plan_part, w->instr->part)->bound;
     uint32_t number = NONE;
     const struct plan_exchange *pool = pool_of(w, w->instr->exchange, &number);
@@ -366,7 +151,7 @@ static bool check_bin(const struct walk *w, const struct plan_kernel *k)
         return instr_fail(w, "its slots are not those of its exchange");
     if (!pool)
         return !moe_bin_has_spill(w->instr->args.count, e->wave) || instr_fail(w, "a spill without a pool");
-    const struct plan_exchange *late = answer(w, number);
+    const struct plan_exchange *late = answer_of(w, number);
     if (!moe_bin_has_spill(w->instr->args.count, e->wave) || arg_at(w, BIN_SPILL)->buffer != late->recv ||
         !spills_alike(w->c, reply, late))
         return instr_fail(w, "its spill is not the pool combine's");
@@ -430,7 +215,7 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
 {
     const struct ir *ir = w->c->ir;
     const struct plan_info *info = w->c->info;
-    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer(w, w->instr->exchange);
+    const struct plan_exchange *e = ROW(ir, plan_exchange, w->instr->exchange), *reply = answer_of(w, w->instr->exchange);
     uint32_t me = w->program->rank;
     uint32_t part = w->instr->part;
     int64_t bound = ROW(ir, plan_part, e->part)->bound, rows = slots_fan_rows(ir, e, part, me, info->ranks),
@@ -442,9 +227,9 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
         return instr_fail(w, "a control buffer is too small");
     if (rows > MOE_MAX_PAIRS || pairs > MOE_MAX_PAIRS)
         return instr_fail(w, "more pairs than can be numbered");
-    bool staged = moe_fan_has_stage(w->instr->args.count, wave_args(w, k));
+    bool staged = moe_fan_has_stage(w->instr->args.count, wave_arguments(w, k));
     for (uint32_t i = 0; i < reply->wires.count; i++)
-        if (!staged && slots_answer_formats(ir, reply) >> i & 1 && !wire_is_plain(wire_at(w, reply, i), (uint32_t)k->n[3]))
+        if (!staged && slots_answer_formats(ir, reply) >> i & 1 && !wire_is_plain(wire_numbered(w, reply, i), (uint32_t)k->n[3]))
             return instr_fail(w, "sums of replies in another format have no staging rows");
     if (!k->n[2] && !e->pool && e->wires.count != 1)
         return instr_fail(w, "own rows share a table with several formats");
@@ -631,7 +416,7 @@ bool check_launch(const struct walk *w)
 {
     const struct plan_kernel *k = ROW(w->c->ir, plan_kernel, w->instr->kernel);
     for (uint32_t i = 0; i < w->instr->args.count; i++)
-        if (!arg_fits_kind(w, i, kind_of_arg(w, k, i))) {
+        if (!arg_fits_kind(w, i, argument_kind(w, k, i))) {
             char what[64];
             snprintf(what, sizeof what, "argument %u is of the wrong kind", i);
             return instr_fail(w, what);

@@ -1,6 +1,5 @@
 // Validation of who holds which expert: every expert has one owner, a copy names the owner's row, and each rank's rows
 // stand in the order that waves of experts rely on (slots.h).
-#include "limits.h"
 #include "slots.h"
 #include "validate.h"
 

@@ -2,8 +2,6 @@
 // Launches are judged in validate_launch.c.
 #include <stdlib.h>
 
-#include "kernels.h"
-#include "limits.h"
 #include "slots.h"
 #include "validate.h"
 
