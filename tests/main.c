@@ -34,6 +34,7 @@
     S(fp8)        \
     S(planted)    \
     S(product)    \
+    S(random_layers) \
     S(gpu_opens)  \
     S(gpu)        \
     S(layers)     \

@@ -352,7 +352,8 @@ void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned 
                         .choices = shape->choices,
                         .dtype = shape->dtype,
                         .result = shape->result,
-                        .plain = (form & LAYER_PLAIN) != 0};
+                        .plain = (form & LAYER_PLAIN) != 0,
+                        .weighted_input = (form & LAYER_WEIGHTED) != 0};
     int64_t outputs = l->plain ? l->f : 2 * l->f; // of the first matrix
     int64_t size = number_bytes(l->dtype), capacity = l->rows * l->choices + 1;
     bool fp8 = (form & (LAYER_FP8 | LAYER_FP8_POWERS)) != 0;
@@ -439,7 +440,7 @@ void layer_free(struct layer *l)
         free(blocks[i]);
 }
 
-static double activation_of(uint32_t activation, double gate, double up)
+double activated(uint32_t activation, double gate, double up)
 {
     switch ((enum activation)activation) {
     case activation_relu:
@@ -513,15 +514,16 @@ double *layer_reference(const struct layer *l, uint32_t activation)
     for (int64_t e = 0; e < l->experts; e++)
         for (int64_t pair = l->expert_first[e]; pair < l->expert_first[e + 1]; pair++) {
             int64_t row = l->pair_row[pair], up = e * (l->plain ? 1 : 2) * l->f;
+            double weight = (double)l->pair_weight[pair], before = l->weighted_input ? weight : 1;
             for (int64_t i = 0; i < l->h; i++)
                 x[i] = get_number(l->x, row * l->h + i, l->dtype);
             if (l->arithmetic)
                 layer_coded(l, x, l->h);
             for (int64_t j = 0; j < l->f; j++) {
                 int64_t gate = up + j, value = up + l->f + j;
-                double g = dot(l, x, gate) + (l->b_up ? (double)l->b_up[gate] : 0);
-                double u = l->plain ? 1 : dot(l, x, value);
-                hidden[j] = activation_of(activation, g, u + (l->b_up && !l->plain ? (double)l->b_up[value] : 0));
+                double g = before * dot(l, x, gate) + (l->b_up ? (double)l->b_up[gate] : 0);
+                double u = l->plain ? 1 : before * dot(l, x, value);
+                hidden[j] = activated(activation, g, u + (l->b_up && !l->plain ? (double)l->b_up[value] : 0));
             }
             if (l->arithmetic)
                 layer_coded(l, hidden, l->f);
@@ -529,7 +531,7 @@ double *layer_reference(const struct layer *l, uint32_t activation)
                 double sum = l->b_down ? (double)l->b_down[e * l->h + c] : 0;
                 for (int64_t j = 0; j < l->f; j++)
                     sum += hidden[j] * get_number(l->down, (e * l->h + c) * l->f + j, l->numbers);
-                y[row * l->h + c] += (double)l->pair_weight[pair] * sum;
+                y[row * l->h + c] += (l->weighted_input ? 1 : weight) * sum;
             }
         }
     free(hidden);

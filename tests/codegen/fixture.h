@@ -61,6 +61,7 @@ struct layer {
     int64_t a_stride, hidden_stride, acc_stride;
     void *x, *up, *down; // plain: x[rows][h], up[experts][2f][h], down[experts][h][f]
     bool plain; // up[experts][f][h], no gate
+    bool weighted_input;
     float *b_up, *b_down; // NULL: none; b_up[experts][2f or f], b_down[experts][h]
     void *packed_up, *packed_down, *packed_b_up, *packed_b_down;
     void *a, *hidden, *acc, *y; // y[rows] rows of h results, each followed by a guard
@@ -78,8 +79,17 @@ struct layer_shape {
     uint32_t dtype, result;
 };
 // Without a gate; with biases; weights are E4M3 in blocks of 64 x 48, or MXFP4, instead of the rows' type; FP8 arithmetic,
-// with weights in blocks of 128 x 128 and rows in blocks of 128, whose scales are f32 or powers of two.
-enum layer_form { LAYER_PLAIN = 1, LAYER_BIASED = 2, LAYER_E4M3 = 4, LAYER_MXFP4 = 8, LAYER_FP8 = 16, LAYER_FP8_POWERS = 32 };
+// with weights in blocks of 128 x 128 and rows in blocks of 128, whose scales are f32 or powers of two; the routing weight
+// multiplies the input.
+enum layer_form {
+    LAYER_PLAIN = 1,
+    LAYER_BIASED = 2,
+    LAYER_E4M3 = 4,
+    LAYER_MXFP4 = 8,
+    LAYER_FP8 = 16,
+    LAYER_FP8_POWERS = 32,
+    LAYER_WEIGHTED = 64
+};
 
 void layer_init(struct layer *layer, const struct layer_shape *shape, const char *level, uint64_t seed);
 void layer_init_form(struct layer *layer, const struct layer_shape *shape, unsigned form, const char *level, uint64_t seed);
@@ -92,6 +102,8 @@ void layer_coded(const struct layer *layer, double *row, int64_t width);
 /// Of the clamped activation.
 #define LAYER_ALPHA 1.702
 #define LAYER_LIMIT 1.5
+/// A hidden feature of a gate's and an up value; up is 1 where there is no gate.
+double activated(uint32_t activation, double gate, double up);
 /// float64 over the same rounded inputs: [rows][h].
 double *layer_reference(const struct layer *layer, uint32_t activation);
 

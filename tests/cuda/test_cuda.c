@@ -42,13 +42,14 @@ static bool layer_code(struct code *code, const struct layer *l, const struct ex
     layer_copy(l, copy);
     code_add(code, kernel_role_copy_rows, copy, LAYER_COPY, 1);
     uint32_t up = code_add(code, kernel_role_mlp_up,
-                           (int64_t[]){l->h, l->f, c->activation, l->dtype, l->a_stride, l->hidden_stride, 0, form,
+                           (int64_t[]){l->h, l->f, c->activation, l->dtype, l->a_stride, l->hidden_stride, l->weighted_input, form,
                                        STORED(l->up_param), l->arithmetic},
                            12, 1);
     ROW(&code->plan, plan_kernel, up)->alpha = LAYER_ALPHA;
     ROW(&code->plan, plan_kernel, up)->limit = LAYER_LIMIT;
     code_add(code, kernel_role_mlp_down,
-             (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, 0, form & MLP_HAS_BIAS,
+             (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, l->weighted_input,
+                       form & MLP_HAS_BIAS,
                          STORED(l->down_param), l->arithmetic},
              12, 1);
     return code_generate(code, level);
@@ -164,13 +165,13 @@ static void test_experts(void)
         {{72, 40, 2, 0, 1, dtype_bf16, dtype_f32}, 0, activation_silu},
         {{56, 104, 5, 70, 2, dtype_bf16, dtype_f32}, LAYER_PLAIN, activation_gelu_tanh},
         {{264, 200, 4, 9, 2, dtype_bf16, dtype_bf16}, LAYER_PLAIN | LAYER_BIASED, activation_relu},
-        {{72, 136, 3, 67, 2, dtype_f16, dtype_f16}, 0, activation_silu},
+        {{72, 136, 3, 67, 2, dtype_f16, dtype_f16}, LAYER_WEIGHTED | LAYER_BIASED, activation_silu},
         {{200, 72, 5, 66, 2, dtype_bf16, dtype_f32}, LAYER_E4M3, activation_silu},
         {{136, 200, 2, 1, 1, dtype_f16, dtype_f32}, LAYER_PLAIN | LAYER_BIASED | LAYER_E4M3, activation_gelu_tanh},
         {{160, 96, 4, 70, 2, dtype_bf16, dtype_bf16}, LAYER_BIASED | LAYER_MXFP4, activation_clamped_silu},
-        {{392, 168, 2, 140, 1, dtype_bf16, dtype_bf16}, LAYER_E4M3, activation_silu},
+        {{392, 168, 2, 140, 1, dtype_bf16, dtype_bf16}, LAYER_E4M3 | LAYER_WEIGHTED, activation_silu},
         {{104, 40, 3, 67, 2, dtype_f32, dtype_f32}, LAYER_BIASED, activation_silu},
-        {{40, 136, 2, 65, 1, dtype_f32, dtype_f32}, LAYER_PLAIN, activation_gelu},
+        {{40, 136, 2, 65, 1, dtype_f32, dtype_f32}, LAYER_PLAIN | LAYER_WEIGHTED, activation_gelu},
         {{136, 72, 3, 66, 2, dtype_f32, dtype_f32}, LAYER_E4M3, activation_silu},
         {{96, 64, 2, 9, 1, dtype_f32, dtype_f32}, LAYER_PLAIN | LAYER_MXFP4, activation_relu},
         {{64, 72, 2, 5, 1, dtype_bf16, dtype_bf16}, LAYER_PLAIN, activation_squared_relu},
@@ -279,6 +280,8 @@ static void test_rows(void)
     }
     for (size_t w = 0; w < sizeof widths / sizeof *widths && level_runs_here(chip); w++)
         for (int pair = 0; pair < 4; pair++) {
+            if (w != 1 && (w == 2) != (pair % 2 == 0)) // at the edges of a width every other pair: compiling takes the time
+                continue;
             int64_t width = widths[w];
             uint32_t from = types[pair / 2], to = types[pair % 2];
             compare_rows(kernel_role_copy_rows, (int64_t[9]){width, from, to}, from, to);

@@ -26,7 +26,7 @@ static void test_experts(void)
     static const struct expert_case cases[] = {
         {{264, 200, 3, 70, 2, dtype_bf16, dtype_f32}, LAYER_FP8 | LAYER_PLAIN, activation_silu},
         {{136, 320, 4, 9, 2, dtype_bf16, dtype_bf16}, LAYER_FP8 | LAYER_BIASED, activation_clamped_silu},
-        {{128, 128, 2, 131, 1, dtype_f16, dtype_f16}, LAYER_FP8_POWERS, activation_gelu},
+        {{128, 128, 2, 131, 1, dtype_f16, dtype_f16}, LAYER_FP8_POWERS | LAYER_WEIGHTED, activation_gelu},
         {{72, 64, 1, 1, 1, dtype_bf16, dtype_f32}, LAYER_FP8, activation_silu},
         {{8, 8, 2, 3, 1, dtype_bf16, dtype_bf16}, LAYER_FP8_POWERS | LAYER_PLAIN | LAYER_BIASED, activation_relu},
         {{72, 64, 2, 0, 1, dtype_bf16, dtype_f32}, LAYER_FP8, activation_silu},

@@ -1,10 +1,12 @@
 // Every router family of the language times the element types of x: the CUDA kernel run by the CPU with every access
 // checked, the native kernel, and a float64 computation choose the same experts with the same weights; a token alone gets
-// the bytes that it gets in company, and no token writes nothing.
+// the bytes that it gets in company, and no token writes nothing. And products whose rows and weights lie more than 4 GB behind
+// the beginning of their buffers.
 #include <CUnit/CUnit.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "tests/codegen/fixture.h"
 
@@ -248,9 +250,125 @@ static void test_routers(void)
         check_family(&families[i]);
 }
 
+// --------------------------------------------------------------------------------------------------- 64-bit offsets
+
+enum { FAR_K = 4096, FAR_OUT = 64, FAR_PAIRS = 3, FAR_EXPERT = 8400, FAR_PAIR = 540000 }; // of 512 KB and of 8 KB each
+
+/// A product of some pairs of one expert: all others have none, and pairs before these are nobody's.
+struct product_at {
+    int64_t expert, pair;
+    uint8_t *rows, *weights, *out; // address space that is mostly never touched
+    size_t row_space, weight_space, out_space;
+    int64_t *expert_first;
+    int32_t *pair_row;
+    float *pair_weight;
+    uint8_t y[FAR_PAIRS][FAR_OUT * 4];
+};
+
+static uint8_t *reserve(size_t bytes)
+{
+    void *space = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CU_ASSERT_FATAL(space != MAP_FAILED);
+    return space;
+}
+
+static void fill(uint8_t *to, int64_t count, uint64_t seed)
+{
+    struct rng rng = {seed};
+    for (int64_t i = 0; i < count; i++)
+        put_number(to, i, dtype_bf16, random_float(&rng));
+}
+
+static void product_init(struct product_at *p, int64_t expert, int64_t pair)
+{
+    const int64_t weights = FAR_K * FAR_OUT * 2, row = FAR_K * 2, pairs = pair + FAR_PAIRS;
+    *p = (struct product_at){.expert = expert,
+                             .pair = pair,
+                             .row_space = (size_t)(pairs * row),
+                             .weight_space = (size_t)((expert + 1) * weights),
+                             .out_space = (size_t)(pairs * FAR_OUT * 4)};
+    p->rows = reserve(p->row_space);
+    p->weights = reserve(p->weight_space);
+    p->out = reserve(p->out_space);
+    p->expert_first = calloc((size_t)expert + 2, sizeof *p->expert_first);
+    p->pair_row = calloc((size_t)pairs, sizeof *p->pair_row);
+    p->pair_weight = calloc((size_t)pairs, sizeof *p->pair_weight);
+    for (int64_t e = 0; e <= expert + 1; e++)
+        p->expert_first[e] = e <= expert ? pair : pairs;
+    for (int i = 0; i < FAR_PAIRS; i++) {
+        p->pair_row[pair + i] = i;
+        p->pair_weight[pair + i] = 0.5f + (float)i;
+    }
+    fill(p->rows + pair * row, FAR_PAIRS * FAR_K, 3);
+    fill(p->weights + expert * weights, FAR_K * FAR_OUT, 4);
+}
+
+static void product_free(struct product_at *p)
+{
+    munmap(p->rows, p->row_space);
+    munmap(p->weights, p->weight_space);
+    munmap(p->out, p->out_space);
+    free(p->expert_first);
+    free(p->pair_row);
+    free(p->pair_weight);
+}
+
+/// Up without a gate, into hidden rows; or down, into rows of y.
+static void product_run(struct product_at *p, bool up, const char *level)
+{
+    struct code code;
+    code_init(&code);
+    code.host = (struct host_options){.checked = true, .seed = 3, .most_blocks = 2};
+    if (up)
+        code_add(&code, kernel_role_mlp_up,
+                 (int64_t[]){FAR_K, FAR_OUT, activation_silu, dtype_bf16, FAR_K * 2, FAR_OUT * 4, 0, MLP_PLAIN}, 8, 1);
+    else
+        code_add(&code, kernel_role_mlp_down,
+                 (int64_t[]){FAR_K, FAR_OUT, dtype_bf16, dtype_f32, FAR_K * 2, FAR_OUT * 4}, 6, 1);
+    CU_ASSERT_FATAL(code_generate(&code, level));
+    void *targets[FAR_PAIRS] = {p->y[0], p->y[1], p->y[2]};
+    struct moe_pairs_head pairs = {.tables = {{p->pair + FAR_PAIRS, NULL, NULL}},
+                                   .experts = p->expert + 1,
+                                   .expert_first = p->expert_first,
+                                   .pair_row = p->pair_row,
+                                   .pair_weight = p->pair_weight,
+                                   .rows = FAR_PAIRS,
+                                   .row_dst = targets};
+    int64_t panels = ROW(&code.plan, plan_kernel, 0)->unit_count;
+    struct moe_kargs args = {.p = {&pairs, p->rows, p->weights, p->out}};
+    code_run(&code, 0, &args, up ? panels * p->expert : 0, up ? panels * (p->expert + 1) : panels);
+    for (int i = 0; i < FAR_PAIRS && up; i++)
+        memcpy(p->y[i], p->out + (p->pair + i) * FAR_OUT * 4, FAR_OUT * 2);
+    code_free(&code);
+}
+
+static void test_far(void)
+{
+    static const char *const levels[] = {"cuda:sm_80", "cuda:sm_90a"};
+    for (int i = 0; i < 4 && level_runs_here(levels[i / 2]); i++) {
+        struct product_at near, far;
+        char reports[4096];
+        int zeros = 0;
+        product_init(&near, 0, 0);
+        product_init(&far, FAR_EXPERT, FAR_PAIR);
+        CU_ASSERT(far.row_space > 1ull << 32 && far.weight_space > 1ull << 32);
+        product_run(&near, i % 2, levels[i / 2]);
+        product_run(&far, i % 2, levels[i / 2]);
+        CU_ASSERT(!memcmp(near.y, far.y, sizeof near.y));
+        for (int r = 0; r < FAR_PAIRS; r++)
+            zeros += get_number(far.y[r], r, i % 2 ? dtype_bf16 : dtype_f32) == 0;
+        CU_ASSERT_EQUAL(zeros, 0);
+        CU_ASSERT_EQUAL(host_reports(reports, sizeof reports), 0);
+        product_free(&near);
+        product_free(&far);
+    }
+}
+
 void suite_product(void);
 void suite_product(void)
 {
     CU_pSuite suite = CU_add_suite("product", NULL, NULL);
     CU_add_test(suite, "router families: CUDA, native, float64", test_routers);
+    if (!gpu_wanted())
+        CU_add_test(suite, "rows and weights beyond 4 GB", test_far);
 }

@@ -29,6 +29,8 @@ static void *compile_subject(const struct subject *subject, size_t *bytes, moe_k
 {
     char path[64];
     struct driver_options options = {.out = stdout, .cpu_level = subject->cpu_level};
+    options.cuda_host = (struct host_options){.checked = subject->cuda_seed != 0, .seed = subject->cuda_seed,
+                                              .most_blocks = (int)(subject->cuda_seed % 6)};
     options.file = subject->path ? subject->path : write_source(subject->text, path, sizeof path);
     options.check = (struct check_options){.schedule = subject->schedule,
                                            .target = subject->target,

@@ -31,6 +31,7 @@ struct subject {
     uint32_t ranks;             // 0: the cluster's
     int64_t layer;              // -1: all
     const char *cpu_level;      // NULL: best
+    uint64_t cuda_seed;         // CUDA kernels run by the CPU have every access checked, threads in this order; 0: unchecked
     const char *const *dims;
     uint32_t dim_count;
 };
