@@ -252,14 +252,21 @@ static void read_arithmetic(struct lowering *l, struct path *p, const struct pla
         return;
     struct plan_wire blocks = wire_of(l, arg->format);
     const struct plan_param *both[] = {up, down};
-    for (int i = 0; i < 2; i++)
-        fit = fit && both[i]->dtype == dtype_fp8_e4m3 && both[i]->block_cols == blocks.block &&
-              (!cuda || both[i]->scale_run == 64);
-    if (!fit || p->a_dtype == dtype_f32)
+    bool whole = true; // 64 rows of a tile share their scales
+    for (int i = 0; i < 2; i++) {
+        fit = fit && both[i]->dtype == dtype_fp8_e4m3 && both[i]->block_cols == blocks.block;
+        whole = whole && (!cuda || both[i]->scale_run == 64);
+    }
+    if (p->a_dtype == dtype_f32)
+        lower_refuse(l, E0901, p->expert, "arithmetic", "f32 rows in FP8 arithmetic are not built yet");
+    else if (!fit)
         lower_refuse(l, E0901, p->expert, "arithmetic",
-                     p->a_dtype == dtype_f32 ? "f32 rows in FP8 arithmetic are not built yet"
-                                             : "FP8 arithmetic with other weights than `fp8_e4m3 { block: [128, 128], scale: f32 }` "
-                                               "is not built yet");
+                     "FP8 arithmetic with other weights than `fp8_e4m3 { block: [128, 128], scale: f32 }` is not built yet");
+    else if (!whole)
+        diag_help(l->context,
+                  lower_refuse(l, E0901, p->expert, "arithmetic",
+                               "FP8 arithmetic on CUDA where scales change within 64 gate rows, up rows or outputs is not built yet"),
+                  "blocks of [128, 128], and gate and up in two tensors (`concat` in the map) where `ffn` is no multiple of 64");
     p->arithmetic = moe_wire_code(blocks.dtype, blocks.block, blocks.scale);
     p->a_elements = cuda ? dtype_fp8_e4m3 : p->a_dtype; // on the CPU the numbers that the codes are, which are exact
 }

@@ -68,6 +68,9 @@ fp8 blocks.moe '/^format fp8_weights/s/128, 128/128, 64/'
 expect 1 "E0901.*with other weights" "$m" check "$folder/blocks.moe"
 fp8 wide.moe 's/bf16\[tokens/f32[tokens/g'
 expect 1 "E0901.*f32 rows in FP8" "$m" check "$folder/wide.moe"
+fp8 halves.moe 's/^cluster/weights one for moe { w_router = "r"; w_gate_up = scaled("u", suffix: "_s"); w_down = scaled("d", suffix: "_s"); }\n&/
+    s/target  .*/& weights = one(safetensors("none"));/'
+expect 1 "E0901.*scales change within 64 gate rows" "$m" run "$folder/halves.moe" -D ffn=120 --target cuda:sm_90a,host --tokens 4
 fp8 wires.moe 's/wire: fp8_rows/wire: short_blocks/;/^format fp8_rows/p;/^format fp8_rows/s/fp8_rows    = fp8_e4m3 { block: \[1, 128/short_blocks = fp8_e4m3 { block: [1, 64/'
 expect 1 "E0901.*travel in other blocks" "$m" check "$folder/wires.moe"
 expect 2 "for a CUDA target" "$m" run "$hello" --emit=ptx
