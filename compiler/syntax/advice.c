@@ -125,6 +125,19 @@ static bool advise_beginning(const struct place *p)
            replace(p, ahead_of(p->token), "param ", "what a layer is given beside its input is a `param`");
 }
 
+/// A word of the language where nothing but a name can stand.
+static bool advise_name(const struct place *p)
+{
+    const char *word = spelling(p, p->token);
+    bool names = expects(p, TOKEN_IDENT);
+    for (int i = 0; i < p->expected->count && names; i++) {
+        const struct reserved_word *other = find_reserved_word(p->expected->names[i], strlen(p->expected->names[i]));
+        names = p->expected->tokens[i] == TOKEN_IDENT || (other && other->soft);
+    }
+    return names && find_reserved_word(word, strlen(word)) &&
+           help(p, context_printf(p->parser->context, "`%s` is a word of the language: another name, as `%s_`, is free", word, word));
+}
+
 static bool is_operator(int kind)
 {
     return kind == TOKEN_PLUS || kind == TOKEN_MINUS || kind == TOKEN_TIMES || kind == TOKEN_DIVIDE;
@@ -149,7 +162,7 @@ bool parser_advise(struct parser *parser, struct diag *diag, const struct expect
         return help(&p, "a stage is one operator, as in `add(a, b)`");
     if (token->kind == TOKEN_SEMICOLON && stands(p.before, TOKEN_STRING) && stands(p.earlier, TOKEN_IMPORT))
         return help(&p, "a module of the library has no quotes, `import std.ops;`; a file has a name here: `import \"a.moe\" as a;`");
-    return advise_word(&p) || advise_beginning(&p);
+    return advise_word(&p) || advise_beginning(&p) || advise_name(&p);
 }
 
 /// A keyword that begins an item: there a block of before may well have been left open.
