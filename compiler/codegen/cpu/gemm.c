@@ -263,13 +263,19 @@ static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned ro
                   row_scales ? offset_const(e, row_scales, whole * 4) : NULL, rest, sums);
 }
 
+// The tile function's own pointers, moved to a panel.
+static void pointers_at(struct emit *e, const struct gemm *gemm, unsigned panel, LLVMValueRef *p)
+{
+    for (unsigned i = 0; i < TILE_POINTERS; i++)
+        p[i] = offset_const(e, LLVMGetParam(e->function, TILE_OWN + i), panel * gemm->p_panel[i]);
+}
+
 // hands the sums to the finisher, panel by panel
 static void finish_tile(struct emit *e, const struct gemm *gemm, unsigned rows, const LLVMValueRef *sums)
 {
     for (unsigned panel = 0; panel < gemm->panels; panel++) {
         LLVMValueRef p[TILE_POINTERS], own[TILE_ROWS_MAX][PANEL_VECTORS];
-        for (unsigned i = 0; i < TILE_POINTERS; i++)
-            p[i] = offset_const(e, LLVMGetParam(e->function, TILE_OWN + i), panel * gemm->p_panel[i]);
+        pointers_at(e, gemm, panel, p);
         for (unsigned r = 0; r < rows; r++)
             for (unsigned v = 0; v < PANEL_VECTORS; v++)
                 own[r][v] = sums[r * vectors_of(gemm) + panel * PANEL_VECTORS + v];
@@ -281,7 +287,11 @@ static void generate_tile(struct emit *e, struct gemm *gemm, unsigned rows, cons
 {
     LLVMValueRef tile = inner_function(e, context_printf(e->context, "%s_%u", name, rows), gemm->tile_type);
     gemm->tiles[rows] = tile;
-    LLVMValueRef carried[CARRIED_MAX];
+    LLVMValueRef carried[CARRIED_MAX], p[TILE_POINTERS];
+    for (unsigned panel = 0; gemm->prepare && rows >= ROWS_TO_PREFETCH && panel < gemm->panels; panel++) {
+        pointers_at(e, gemm, panel, p);
+        gemm->prepare(e, gemm, rows, p);
+    }
     if (gemm->weights.scales) {
         multiply_blocks(e, gemm, rows, carried);
     } else {

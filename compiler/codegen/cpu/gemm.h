@@ -18,6 +18,8 @@ struct gemm {
     int64_t p_row[TILE_POINTERS], p_panel[TILE_POINTERS]; // bytes from a row (a panel) to the next, of the finisher's p[]
     bool prefetches;    // into L2, where there are enough rows to hide it behind
 
+    /// Brings near what `finish` will read, before the products of a tile of many rows, which take longer; NULL: nothing.
+    void (*prepare)(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *p);
     /// What becomes of a tile's sums, panel by panel; p[] are the tile function's own pointers, moved to the tile's first
     /// row and to the panel.
     void (*finish)(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],

@@ -263,6 +263,23 @@ struct down {
     bool biased;
 };
 
+// where the sums of row r of a tile go: acc[pair_row[r]]
+static LLVMValueRef sum_of_row(struct emit *e, const struct down *down, unsigned r, LLVMValueRef *p)
+{
+    LLVMValueRef row = load(e, e->i32, offset_const(e, p[1], r * 4), 4);
+    return offset(e, p[0], scaled(e, LLVMBuildZExt(e->builder, row, e->i64, ""), down->acc_stride));
+}
+
+// The experts before this one have left the sums in a farther cache.
+static void prepare_down(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *p)
+{
+    for (unsigned r = 0; r < rows; r++) {
+        LLVMValueRef acc = sum_of_row(e, gemm->user, r, p);
+        for (unsigned at = 0; at < gemm->weights.panel * 4; at += 64)
+            prefetch(e, offset_const(e, acc, at), PREFETCH_L2);
+    }
+}
+
 // acc[pair_row[r]] += pair_weight[r] * (sum + bias)
 static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
                         LLVMValueRef *p)
@@ -273,10 +290,8 @@ static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, 
     for (unsigned v = 0; v < PANEL_VECTORS && down->biased; v++)
         bias[v] = load_f32(e, offset_const(e, p[3], v * lanes * 4), dtype_f32, lanes);
     for (unsigned r = 0; r < rows; r++) {
-        LLVMValueRef row = load(e, e->i32, offset_const(e, p[1], r * 4), 4);
         LLVMValueRef weight = splat(e, load(e, e->f32, offset_const(e, p[2], r * 4), 4), lanes);
-        LLVMValueRef wide = LLVMBuildZExt(e->builder, row, e->i64, "");
-        LLVMValueRef acc = offset(e, p[0], scaled(e, wide, down->acc_stride));
+        LLVMValueRef acc = sum_of_row(e, down, r, p);
         for (unsigned v = 0; v < PANEL_VECTORS; v++) {
             LLVMValueRef at = offset_const(e, acc, v * lanes * 4);
             LLVMValueRef old = load_f32(e, at, dtype_f32, lanes);
@@ -389,6 +404,7 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
         .row_scales = n[11] ? moe_codes_bytes(n[0], dtype_bytes(dtype)) : 0,
         .most_rows = tile_rows(e, dtype),
         .prefetches = true,
+        .prepare = prepare_down,
         .finish = finish_down,
         .user = &down,
     };
