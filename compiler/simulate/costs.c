@@ -366,7 +366,8 @@ static double filling_flops(const struct formula *f, double flops)
 
 // ---- tasks ------------------------------------------------------------------------------------------------------------
 
-/// The peak for what a stage multiplies: its weights' type, as far as the device has it.
+/// The peak for what a stage multiplies: its weights' type, as far as the device has it. Of E4M3 weights it is what they reach
+/// with `arithmetic:`, also where the layer does not ask for it (needs_fp8_arithmetic).
 static double peak_of(const struct model *m, const struct mod_stage *stage, const struct mod_device *device)
 {
     bool fp8 = false, f32 = false;
@@ -382,6 +383,13 @@ static double peak_of(const struct model *m, const struct mod_stage *stage, cons
     if (fp8 && device->peak_fp8 > 0)
         return device->peak_fp8;
     return f32 && !fp8 && device->peak_f32 > 0 ? device->peak_f32 : usual;
+}
+
+bool needs_fp8_arithmetic(const struct model *m, const struct mod_stage *stage, const struct mod_device *device)
+{
+    const struct mod_arg *arithmetic = stage->op == NONE ? NULL : stage_arg(m->module, stage, "arithmetic");
+    bool codes = arithmetic && arithmetic->format != NONE && ROW(m->module, mod_format, arithmetic->format)->block_cols > 0;
+    return arithmetic && !codes && device->peak_fp8 > device->peak_bf16 && peak_of(m, stage, device) == device->peak_fp8;
 }
 
 void routing_wave(struct routing *routing, const struct sched_share *wave)

@@ -195,6 +195,8 @@ double critical_time(const struct prediction *p, const struct critical *path, ui
 void print_reasons(const struct prediction *p, FILE *out);
 /// What no schedule can beat here.
 void print_bound(const struct figures *figures, FILE *out);
+/// Is the stage predicted at the fp8 peak, for its weights are E4M3, though it multiplies them in its rows' type?
+bool needs_fp8_arithmetic(const struct model *m, const struct mod_stage *stage, const struct mod_device *device);
 
 // ---- draw.c
 

@@ -71,6 +71,20 @@ static void print_colored(const char *text, FILE *out)
         fputs("\033[0m", out);
 }
 
+/// Stages that are as quick as predicted with FP8 arithmetic alone.
+static void print_fp8(struct context *context, const struct model *m, FILE *out)
+{
+    const struct mod_device *device = ROW(m->module, mod_device, m->kinds[0].device);
+    const char *names = "";
+    for (uint32_t i = 0; i < m->layer->stages.count; i++) {
+        const struct mod_stage *stage = ROW(m->module, mod_stage, m->layer->stages.first + i);
+        if (needs_fp8_arithmetic(m, stage, device))
+            names = context_printf(context, "%s%s`%s`", names, *names ? ", " : "", ir_text(m->module, stage->name));
+    }
+    if (*names)
+        fprintf(out, "  %s predicted at the fp8 peak, which takes `arithmetic:`; without it E4M3 weights are multiplied in bf16\n", names);
+}
+
 void print_prediction(struct context *context, const struct figures *figures, int64_t first_tokens, bool color, bool kernels,
                       FILE *out)
 {
@@ -87,6 +101,7 @@ void print_prediction(struct context *context, const struct figures *figures, in
     fputc('\n', out);
     if (p->rounds > 0)
         fprintf(out, "  overflow: %.0f rounds, up to %.1f%% of a rank's rows find no slot\n", p->rounds, 100 * p->overflowed);
+    print_fp8(context, &p->model, out);
     print_engines(figures, out);
     for (uint32_t kind = 0; kind < p->model.kind_count; kind++) {
         if (p->model.kind_count > 1)

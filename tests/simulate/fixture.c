@@ -37,6 +37,12 @@ struct simulated simulate_file(const char *path, const char *schedule, bool simu
                                                      .json = true});
 }
 
+struct simulated simulate_report(const char *path)
+{
+    return simulate_options(
+        &(struct driver_options){.file = path, .check = {.layer = -1}, .check_only = true, .simulate = true});
+}
+
 struct simulated simulate_file_for(const char *path, const char *schedule, const char *target)
 {
     return simulate_options(&(struct driver_options){.file = path,

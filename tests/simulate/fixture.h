@@ -13,6 +13,8 @@ struct simulated {
 
 /// schedule NULL: those of the pipeline. simulate: print each prediction as JSON, else only check.
 struct simulated simulate_file(const char *path, const char *schedule, bool simulate);
+/// What stands on the terminal, without colours.
+struct simulated simulate_report(const char *path);
 /// For another target than the pipeline's, as JSON.
 struct simulated simulate_file_for(const char *path, const char *schedule, const char *target);
 /// A layer on four ranks whose figures are easy: 4096 experts' pairs cost 1 ms a rank, memory costs nothing.

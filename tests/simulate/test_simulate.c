@@ -404,6 +404,24 @@ static void test_goldens(void)
     check_golden("my_schedule"); // with its budgets
 }
 
+/// Weights in E4M3 are predicted at the fp8 peak: said, where the layer does not ask for the arithmetic that it takes and the
+/// device has more of it than of bf16.
+static void test_fp8_peak(void)
+{
+    static const struct {
+        const char *path, *line;
+    } cases[] = {{"examples/my_schedule.moe", "\n  `expert`, `shared` predicted at the fp8 peak, which takes `arithmetic:`"},
+                 {"examples/fp8_arithmetic.moe", NULL},
+                 {"examples/hello.moe", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct simulated o = simulate_report(cases[i].path);
+        CU_ASSERT_EQUAL(o.code, EXIT_FINE);
+        CU_ASSERT(strstr(o.out, cases[i].line ? cases[i].line : "latency") != NULL);
+        CU_ASSERT_EQUAL(strstr(o.out, "fp8 peak") != NULL, cases[i].line != NULL);
+        simulated_free(&o);
+    }
+}
+
 /// The path is the step: what is on it adds up to the latency, and it begins with the first task.
 static void test_critical_path(void)
 {
@@ -506,6 +524,7 @@ void suite_simulate(void)
     CU_add_test(suite, "budgets of waves", test_budgets_of_waves);
     CU_add_test(suite, "budgets in schedules", test_schedule_budgets);
     CU_add_test(suite, "figures of the examples", test_goldens);
+    CU_add_test(suite, "E4M3 weights at the fp8 peak", test_fp8_peak);
     CU_add_test(suite, "the critical path", test_critical_path);
     CU_add_test(suite, "text and pictures", test_text);
     CU_add_test(suite, "traces", test_trace);
