@@ -40,6 +40,7 @@
     S(layers)     \
     S(runtime)    \
     S(placement)  \
+    S(pool)       \
     S(weights)    \
     S(cli)        \
     S(models)     \

@@ -1,0 +1,82 @@
+// How the worker pool cuts a launch: every unit once, whoever takes it; a session's only stream has long pieces first and
+// none shorter than a grain but the last, while others, and all that is urgent, go grain by grain.
+#include <CUnit/CUnit.h>
+#include <string.h>
+
+#include "runtime/device/placement.h"
+#include "runtime/exec/pool.h"
+
+void suite_pool(void);
+
+enum { MOST_UNITS = 1000, WORKERS = 2 };
+
+static _Atomic uint32_t taken[MOST_UNITS];
+static _Atomic int64_t length[MOST_UNITS]; // of the piece that begins there; 0: none does
+
+static void note_units(const struct moe_kargs *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)args, (void)scratch;
+    atomic_store(&length[begin], end - begin);
+    for (int64_t i = begin; i < end; i++)
+        atomic_fetch_add(&taken[i], 1);
+}
+
+static void run_launch(struct launch *launch, bool helped)
+{
+    struct worker workers[WORKERS] = {0};
+    struct launch *slots[] = {launch};
+    struct placement anywhere = {0};
+    static const uint32_t order[] = {0};
+    _Atomic uint32_t urgent = 0;
+    struct pool pool = {.workers = workers, .worker_count = WORKERS, .teams = 1, .placement = &anywhere, .helped = helped,
+                        .slots = slots, .slot_count = 1, .group = 1, .urgent = &urgent};
+    memset(taken, 0, sizeof taken);
+    memset(length, 0, sizeof length);
+    for (uint32_t i = 0; i < WORKERS; i++)
+        workers[i].order = order;
+    CU_ASSERT_FATAL(pool_start(&pool));
+    uint64_t target = atomic_load(&launch->posted.value) + 1;
+    pool_post(&pool, launch);
+    if (helped)
+        pool_help(&pool, launch, target, NULL);
+    while (!event_reached(&launch->posted, target))
+        event_sleep(&launch->posted, target);
+    pool_retire(launch);
+    CU_ASSERT_FATAL(pool_stop(&pool));
+    for (int64_t i = 0; i < MOST_UNITS; i++)
+        CU_ASSERT_EQUAL(taken[i], i < launch->units);
+}
+
+static void test_alike(void)
+{
+    for (int kind = 0; kind < 2; kind++) { // another stream may wait; this one is what others wait for
+        struct launch launch = {.fn = note_units, .units = 403, .grain = 4, .urgent = kind == 1};
+        run_launch(&launch, kind == 1);
+        for (int64_t at = 0; at < launch.units; at += launch.grain)
+            CU_ASSERT_EQUAL(length[at], at + launch.grain < launch.units ? launch.grain : launch.units - at);
+    }
+}
+
+static void test_long_first(void)
+{
+    static const struct {
+        int64_t units, grain, first;
+    } cases[] = {{64, 4, 16}, {403, 4, 64}, {1000, 1, 16}, {7, 4, 4}, {1, 4, 1}};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct launch launch = {.fn = note_units, .units = cases[i].units, .grain = cases[i].grain};
+        run_launch(&launch, true);
+        CU_ASSERT_EQUAL(length[0], cases[i].first);
+        int64_t last = cases[i].first;
+        for (int64_t at = 0; at < launch.units && length[at]; at += length[at]) {
+            CU_ASSERT(length[at] <= last && (length[at] % launch.grain == 0 || at + length[at] == launch.units));
+            last = length[at];
+        }
+    }
+}
+
+void suite_pool(void)
+{
+    CU_pSuite suite = CU_add_suite("pool", NULL, NULL);
+    CU_add_test(suite, "grain by grain", test_alike);
+    CU_add_test(suite, "long pieces first", test_long_first);
+}
