@@ -9,7 +9,7 @@
 
 #include "tests/codegen/fixture.h"
 
-static const char *const level_names[] = {"v2", "v3", "v4", "bf16", "amx", "cuda:sm_80"};
+static const char *const level_names[] = {"v2", "v3", "v4", "bf16", "cuda:sm_80"};
 enum { LEVELS = sizeof level_names / sizeof *level_names };
 
 struct family {
