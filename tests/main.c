@@ -33,6 +33,7 @@
     S(cuda)       \
     S(fp8)        \
     S(planted)    \
+    S(accesses)   \
     S(product)    \
     S(random_layers) \
     S(gpu_opens)  \

@@ -129,39 +129,44 @@ GPU_INLINE void multiply_slot(Sums<MS, NS> &sums, const char *a, const char *b, 
         multiply_by_cores<MS, NS, K>(sums, a, b, row, column, apart, k_from);
 }
 
-/// The whole product over k. Begins with a barrier: what the block read of the slots before, or wrote to global memory
-/// after the product before, is over for every thread.
+/// A product's steps over k through slots of SLOT_BYTES, from the beginning of shared memory: copy(slot, step) starts a
+/// step's copies, multiply(slot, step, arrive) calls arrive() once, before it reads what they have brought. Begins with a
+/// barrier: what the block read of the slots before, or wrote to global memory after the product before, is over for every
+/// thread. Ends with none: every copy has been waited for, and nobody writes a slot before the barrier of the next product.
+template <int STAGES, int SLOT_BYTES, class Copy, class Multiply>
+GPU_INLINE void through_slots(int steps, const Copy &copy, const Multiply &multiply)
+{
+    const auto start = [&](int step) {
+        if (step < steps)
+            copy(gpu::shared() + step % STAGES * SLOT_BYTES, step);
+        gpu::copy_async_commit(); // empty where there is nothing to copy: waits count groups
+    };
+    gpu::sync_block();
+    GPU_UNROLL for (int s = 0; s < STAGES - 1; s++) start(s);
+    GPU_ROLLED for (int step = 0; step < steps; step++)
+    {
+        multiply(gpu::shared() + step % STAGES * SLOT_BYTES, step, [&] {
+            gpu::copy_async_wait<STAGES - 2>();
+            gpu::sync_block(); // the slot has arrived for all; the one before has been read
+            start(step + STAGES - 1);
+        });
+    }
+}
+
+/// The whole product over k.
 template <int BLOCK_M, int BLOCK_N, int STAGES, int MS, int NS>
 GPU_INLINE void multiply(Sums<MS, NS> &sums, const Rows &a, const Rows &b, int64_t k_end, int row, int column, int apart)
 {
     constexpr int A_BYTES = BLOCK_M * ROW_BYTES, SLOT_BYTES = A_BYTES + BLOCK_N * ROW_BYTES;
-    const int steps = (int)((k_end + SLICE - 1) / SLICE);
     clear_sums(sums);
-    gpu::sync_block();
-    GPU_UNROLL for (int s = 0; s < STAGES - 1; s++)
-    {
-        if (s < steps) {
-            copy_rows_of<BLOCK_M>(gpu::shared() + s * SLOT_BYTES, a, (int64_t)s * SLICE, k_end);
-            copy_rows_of<BLOCK_N>(gpu::shared() + s * SLOT_BYTES + A_BYTES, b, (int64_t)s * SLICE, k_end);
-        }
-        gpu::copy_async_commit();
-    }
-    GPU_ROLLED for (int step = 0; step < steps; step++)
-    {
-        gpu::copy_async_wait<STAGES - 2>();
-        gpu::sync_block();
-        const int next = step + STAGES - 1;
-        if (next < steps) {
-            char *slot = gpu::shared() + next % STAGES * SLOT_BYTES;
-            copy_rows_of<BLOCK_M>(slot, a, (int64_t)next * SLICE, k_end);
-            copy_rows_of<BLOCK_N>(slot + A_BYTES, b, (int64_t)next * SLICE, k_end);
-        }
-        gpu::copy_async_commit();
-        const char *slot = gpu::shared() + step % STAGES * SLOT_BYTES;
+    const auto copy = [&](char *slot, int step) {
+        copy_rows_of<BLOCK_M>(slot, a, (int64_t)step * SLICE, k_end);
+        copy_rows_of<BLOCK_N>(slot + A_BYTES, b, (int64_t)step * SLICE, k_end);
+    };
+    through_slots<STAGES, SLOT_BYTES>((int)((k_end + SLICE - 1) / SLICE), copy, [&](const char *slot, int, const auto &arrive) {
+        arrive();
         multiply_slot(sums, slot, slot + A_BYTES, row, column, apart);
-    }
-    // no barrier here: every copy has been waited for, and nobody writes a slot before the barrier that the next product
-    // begins with
+    });
 }
 
 #endif

@@ -22,32 +22,17 @@ GPU_INLINE void multiply_codes(Sums<MS, NS> &sums, const Rows &a, const Rows &b,
     constexpr int SLOT_BYTES = SCALES_AT + PARTS * BLOCK_N * SCALE_BYTES;
     static_assert(STAGES * SLOT_BYTES + BLOCK_N * ROW_BYTES <= SHARED_BYTES, "the compiler counts the same memory");
     char *wide = gpu::shared() + STAGES * SLOT_BYTES;
-    const int steps = (int)((k_end + SLICE - 1) / SLICE);
     Sums<MS, NS> part;
     clear_sums(sums);
     clear_sums(part);
-    const auto copy = [&](int step) {
-        char *slot = gpu::shared() + step % STAGES * SLOT_BYTES;
+    const auto copy = [&](char *slot, int step) {
         const int64_t k = (int64_t)step * SLICE;
         copy_rows_of<BLOCK_M>(slot, a, k, k_end);
         copy_codes<BLOCK_N>(slot + CODES_AT, b, k, k_end);
         copy_scales<BLOCK_N>(slot + SCALES_AT, scales, b, k, k_end);
     };
-    gpu::sync_block();
-    GPU_UNROLL for (int s = 0; s < STAGES - 1; s++)
-    {
-        if (s < steps)
-            copy(s);
-        gpu::copy_async_commit();
-    }
-    GPU_ROLLED for (int step = 0; step < steps; step++)
-    {
-        gpu::copy_async_wait<STAGES - 2>();
-        gpu::sync_block(); // the slot has arrived for all; the one before, and the wide tile, have been read
-        if (step + STAGES - 1 < steps)
-            copy(step + STAGES - 1);
-        gpu::copy_async_commit();
-        const char *slot = gpu::shared() + step % STAGES * SLOT_BYTES;
+    through_slots<STAGES, SLOT_BYTES>((int)((k_end + SLICE - 1) / SLICE), copy, [&](const char *slot, int, const auto &arrive) {
+        arrive(); // and the wide tile has been read
         expand<BLOCK_N>(wide, slot + CODES_AT);
         gpu::sync_block(); // the wide tile is whole
         GPU_UNROLL for (int p = 0; p < PARTS; p++)
@@ -55,7 +40,7 @@ GPU_INLINE void multiply_codes(Sums<MS, NS> &sums, const Rows &a, const Rows &b,
             multiply_slot<MS, NS, PART>(part, slot, wide, row, column, apart, p * PART);
             add_scaled<NS, true>(sums, part, slot + SCALES_AT + p * BLOCK_N * SCALE_BYTES, column, apart);
         }
-    }
+    });
 }
 
 /// The product with weights as they are stored.

@@ -96,7 +96,7 @@ GPU_INLINE void multiply_coded_slot(Sums<MS, NS> &sums, const char *a, const cha
     }
 }
 
-/// The whole product over k, as tiles.h's multiply. Begins with a barrier, as that does.
+/// The whole product over k, as tiles.h's multiply.
 template <int BLOCK_M, int BLOCK_N, int STAGES, int MS, int NS>
 GPU_INLINE void multiply_coded(Sums<MS, NS> &sums, const Rows &a, const Rows &b, const Factors &factors, int64_t k_end,
                                     int row, int column, int apart)
@@ -104,21 +104,12 @@ GPU_INLINE void multiply_coded(Sums<MS, NS> &sums, const Rows &a, const Rows &b,
     constexpr int A_BYTES = BLOCK_M * ROW_BYTES, SLOT_BYTES = A_BYTES + BLOCK_N * ROW_BYTES;
     static_assert(STAGES * SLOT_BYTES <= SHARED_BYTES, "the compiler counts the same memory");
     const int steps = (int)((k_end + CODED_SLICE - 1) / CODED_SLICE);
-    const auto copy = [&](int step) {
-        char *slot = gpu::shared() + step % STAGES * SLOT_BYTES;
+    clear_sums(sums);
+    const auto copy = [&](char *slot, int step) {
         copy_coded_rows<BLOCK_M>(slot, a, (int64_t)step * CODED_SLICE, k_end);
         copy_coded_rows<BLOCK_N>(slot + A_BYTES, b, (int64_t)step * CODED_SLICE, k_end);
     };
-    clear_sums(sums);
-    gpu::sync_block();
-    GPU_UNROLL for (int s = 0; s < STAGES - 1; s++)
-    {
-        if (s < steps)
-            copy(s);
-        gpu::copy_async_commit();
-    }
-    GPU_ROLLED for (int step = 0; step < steps; step++)
-    {
+    through_slots<STAGES, SLOT_BYTES>(steps, copy, [&](const char *slot, int step, const auto &arrive) {
         float rows[MS][2], columns[2]; // on their way while the slot arrives
         GPU_UNROLL for (int i = 0; i < 2; i++)
         {
@@ -126,14 +117,9 @@ GPU_INLINE void multiply_coded(Sums<MS, NS> &sums, const Rows &a, const Rows &b,
             GPU_UNROLL for (int m = 0; m < MS; m++)
                 rows[m][i] = row_factor(factors, row + 16 * m + gpu::lane() / 4 + 8 * i, step);
         }
-        gpu::copy_async_wait<STAGES - 2>();
-        gpu::sync_block(); // the slot has arrived for all; the one before has been read
-        if (step + STAGES - 1 < steps)
-            copy(step + STAGES - 1);
-        gpu::copy_async_commit();
-        const char *slot = gpu::shared() + step % STAGES * SLOT_BYTES;
+        arrive();
         multiply_coded_slot(sums, slot, slot + A_BYTES, row, column, apart, rows, columns);
-    }
+    });
 }
 
 #endif

@@ -144,13 +144,21 @@ GPU_INLINE void pack_row(char *to, const char *from)
 /// From the wire to the tensor cores, in the same blocks.
 template <int BLOCK, int SCALE_TYPE, int64_t WIDTH_OF_ROW> GPU_INLINE void copy_codes_of_row(char *to, const char *from)
 {
-    each_column<WIDTH_OF_ROW>([&](int64_t column) {
-        *(gpu::Pair *)(to + column) = *(const gpu::Pair *)(from + column);
-    });
-    for (int64_t i = gpu::lane(); i * BLOCK < WIDTH_OF_ROW; i += gpu::WARP)
-        ((uint32_t *)(to + codes_bytes(WIDTH_OF_ROW)))[i] =
-            stored_scale<SCALE_TYPE>(SCALE_TYPE == scale_type_f32 ? ((const uint32_t *)(from + WIDTH_OF_ROW))[i]
-                                                                  : ((const uint8_t *)(from + WIDTH_OF_ROW))[i]);
+    for (int64_t column = gpu::lane() * PACKED; column < WIDTH_OF_ROW; column += gpu::WARP * PACKED) {
+        if (WIDTH_OF_ROW - column >= PACKED)
+            *(gpu::Words *)(to + column) = *(const gpu::Words *)(from + column);
+        else
+            *(gpu::Pair *)(to + column) = *(const gpu::Pair *)(from + column);
+    }
+    // a lane two scales at a time; a record is padded to 8 bytes, so the eight that they lie in are there
+    constexpr bool f32 = SCALE_TYPE == scale_type_f32;
+    for (int64_t i = 2 * gpu::lane(); i * BLOCK < WIDTH_OF_ROW; i += 2 * gpu::WARP) {
+        const gpu::Pair stored = *(const gpu::Pair *)(from + WIDTH_OF_ROW + (f32 ? i * 4 : i / 8 * 8));
+        const uint32_t word = i % 8 < 4 ? stored.x : stored.y, two = word >> i % 4 * 8;
+        const uint32_t first = f32 ? stored.x : two & 0xff, second = f32 ? stored.y : two >> 8 & 0xff;
+        *(gpu::Pair *)(to + codes_bytes(WIDTH_OF_ROW) + i * 4) = {
+            stored_scale<SCALE_TYPE>(first), (i + 1) * BLOCK < WIDTH_OF_ROW ? stored_scale<SCALE_TYPE>(second) : 0};
+    }
 }
 
 #endif

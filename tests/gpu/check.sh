@@ -1,6 +1,12 @@
 # The CUDA kernels on this machine's GPU: every kind of kernel against float64 or the native kernels' bytes, its outputs
-# poisoned before; whole layers against their reference; the experts of published models and the kernels of rows, timed; compute-sanitizer on some of it, where it
-# is installed. Exit code 1 where something is wrong or there is no GPU. Usage: check.sh build/moe-tests [SUITE...]
+# poisoned before; whole layers against their reference; the experts of published models in bf16, in FP8 arithmetic and with
+# weights that are codes, and the kernels of rows, timed; compute-sanitizer on some of it, where it is installed. Exit code 1
+# where something is wrong or there is no GPU. Usage: check.sh build/moe-tests [SUITE...]
+#
+# It is to take less than five minutes. What is timed: 1.7 GFLOP a token for the three models together, 29908 tokens over all
+# forms, seven launches each: 360 TFLOP, and 0.7 TB of weights: two seconds on an H100. Around that, estimated: 10^10 products
+# in float64 on the CPU for the rows that are spot-checked, 40 s; two hundred kernels by NVRTC, a minute, once; filling 17 GB
+# of weights, seconds.
 set -eu
 tests=$1
 shift
