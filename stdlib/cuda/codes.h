@@ -93,8 +93,9 @@ GPU_INLINE gpu::Words chunk_of(const float *values)
                 pair_of<DTYPE>(values[6], values[7])};
 }
 
-/// Eight codes a thread at a time, to a tile like those that copies make.
-template <int BLOCK_N> GPU_INLINE void expand(char *to, const char *codes)
+/// Eight codes a thread at a time, to a tile like those that copies make; `MIXED`: eight rows of the tile's first half before
+/// eight of its second, and so on.
+template <int BLOCK_N, bool MIXED = false> GPU_INLINE void expand(char *to, const char *codes)
 {
     constexpr int EACH = SLICE / VECTOR, WIDE = VECTOR / CHUNK_K; // vectors of a row; chunks that one becomes
     GPU_ROLLED for (int i = 0; i < BLOCK_N * EACH; i += TEAM) // unrolled it would need more registers than there are
@@ -108,8 +109,10 @@ template <int BLOCK_N> GPU_INLINE void expand(char *to, const char *codes)
             values[j] = code_value(first, j);
             values[j + VECTOR / 2] = code_value(second, j);
         }
+        const int half = row / (BLOCK_N / 2), within = row % (BLOCK_N / 2);
+        const int to_row = MIXED ? within / 8 * 16 + half * 8 + within % 8 : row;
         GPU_UNROLL for (int chunk = 0; chunk < WIDE; chunk++)
-            *(gpu::Words *)(to + chunk_at(row, place * WIDE + chunk)) = chunk_of(values + chunk * CHUNK_K);
+            *(gpu::Words *)(to + chunk_at(to_row, place * WIDE + chunk)) = chunk_of(values + chunk * CHUNK_K);
     }
 }
 

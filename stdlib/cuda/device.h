@@ -5,6 +5,7 @@
 // Every wrapper is documented here, once; the backs only implement.
 //
 //   int thread(), lane(), warp()          place in the block; blocks are one-dimensional
+//   int thread_anew()                     thread(), asked for again: where a register to keep it in would be one too many
 //   int block(), blocks()                 place in the grid
 //   char *shared()                        the block's dynamic shared memory, 1024-byte aligned
 //   void sync_block()                     barrier of all threads; orders shared and global memory among them
@@ -17,6 +18,8 @@
 //   void copy_async_wait<N>()             all but this thread's last N groups are done, and visible to this thread alone
 //   void load_matrices(r, row)            four 8x8 matrices of 16-bit elements; lane 8 i + j gives row j of matrix i,
 //                                         r[i] are elements 2 (lane % 4) and + 1 of row lane / 4 of matrix i (ldmatrix)
+//   uint32_t transpose_matrix(row)        an 8x8 matrix of 16-bit elements, of whose row lane / 4 a lane has elements 2 (lane % 4)
+//                                         and + 1, transposed: the same of its column lane / 4 (movmatrix)
 //   void multiply<HALF>(d, a, b0, b1)     d += A B, A 16x16, B 16x8, in mma.sync.m16n8k16 fragments; bf16, or f16
 //   void multiply_codes(d, a, b0, b1)     the same of E4M3 codes, A 16x32, B 32x8, in fragments of mma.sync.m16n8k32, which are
 //                                         those of m16n8k16 with four codes in the place of two elements; from sm_89 on

@@ -68,6 +68,11 @@ GPU_INLINE int thread()
     return host_here()->thread;
 }
 
+GPU_INLINE int thread_anew()
+{
+    return thread();
+}
+
 GPU_INLINE int block()
 {
     return host_here()->block;
@@ -122,6 +127,13 @@ GPU_INLINE void load_matrices(uint32_t (&r)[4], const void *row)
 {
     host_matrices_lane load = {row, r};
     host_warp(HOST_LOAD_MATRICES, &load);
+}
+
+GPU_INLINE uint32_t transpose_matrix(uint32_t row)
+{
+    const int column = thread() % 32 / 4, from = thread() % 4 * 8 + column / 2, half = column % 2 * 16;
+    const uint32_t first = shuffle(row, from), second = shuffle(row, from + 4);
+    return (first >> half & 0xffff) | (second >> half & 0xffff) << 16;
 }
 
 template <bool HALF> GPU_INLINE void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)

@@ -19,6 +19,13 @@ GPU_INLINE int thread()
     return (int)threadIdx.x;
 }
 
+GPU_INLINE int thread_anew()
+{
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+    return number;
+}
+
 GPU_INLINE int block()
 {
     return (int)blockIdx.x;
@@ -83,6 +90,13 @@ GPU_INLINE void load_matrices(uint32_t (&r)[4], const void *row)
                  "{%8, %9}, {%0, %1, %2, %3};"                                                                         \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+
+GPU_INLINE uint32_t transpose_matrix(uint32_t row)
+{
+    uint32_t column;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(row));
+    return column;
+}
 
 template <bool HALF> GPU_INLINE void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {

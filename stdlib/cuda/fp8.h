@@ -53,4 +53,10 @@ GPU_INLINE void promote(float (&sums)[4], const float (&part)[4], const float (&
     GPU_UNROLL for (int i = 0; i < 4; i++) sums[i] = gpu::fma(part[i], rows[i / 2] * columns, sums[i]);
 }
 
+/// The same where operands have changed places: a thread's columns are rows, and all of its rows share the columns' factor.
+GPU_INLINE void promote_few(float (&sums)[4], const float (&part)[4], const float (&rows)[2], float columns)
+{
+    GPU_UNROLL for (int i = 0; i < 4; i++) sums[i] = gpu::fma(part[i], rows[i % 2] * columns, sums[i]);
+}
+
 #endif

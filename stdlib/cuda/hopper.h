@@ -24,10 +24,10 @@
 //   Matrix matrix_at(p)                   rows of 128 bytes as copy_box lays them, from p (1024-byte aligned) on
 //   Matrix matrix_k(m, bytes)             the same rows from another byte (a multiple of 32) on
 //   void multiply_begin()                 before the first product, and before any into sums that this thread has touched
-//   void multiply_group<HALF, N>(d, a, b, d = A B^T, d += A B^T when `add`: A 64 rows, B N rows, 32, 64 or 128, k 16 of bf16, or
-//        add)                             f16. Warp w of the four has rows 16 w .. 16 w + 15; d[n][i], n < N / 8, as `multiply` has
-//                                         them, columns from 8 n
-//   void multiply_group_codes<N>(d, a, b, the same of E4M3 codes, N 32 or 64, k 32: as many bytes
+//   void multiply_group<HALF, N>(d, a, b, d = A B^T, d += A B^T when `add`: A 64 rows, B N rows, 8, 16, 24, 32, 64 or 128, k 16 of
+//        add)                             bf16, or f16. Warp w of the four has rows 16 w .. 16 w + 15; d[n][i], n < N / 8, as
+//                                         `multiply` has them, columns from 8 n
+//   void multiply_group_codes<N>(d, a, b, the same of E4M3 codes, k 32: as many bytes
 //        add)
 //   void multiply_commit()                products since the last commit are a group
 //   void multiply_wait<N>()               all but this thread's last N groups are done: its sums may be read, and what its

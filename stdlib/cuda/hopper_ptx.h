@@ -102,17 +102,17 @@ template <int BLOCKS> GPU_INLINE void multiply_end(float (&d)[BLOCKS][4])
 }
 
 #define GPU_SUMS_4(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-#define GPU_SUMS_16(n) GPU_SUMS_4(n), GPU_SUMS_4(n + 1), GPU_SUMS_4(n + 2), GPU_SUMS_4(n + 3)
+#define GPU_SUMS_8(n) GPU_SUMS_4(n), GPU_SUMS_4(n + 1)
+#define GPU_SUMS_16(n) GPU_SUMS_8(n), GPU_SUMS_8(n + 2)
+#define GPU_SUMS_32(n) GPU_SUMS_16(n), GPU_SUMS_16(n + 4)
+#define GPU_NAMES_4 "%0, %1, %2, %3"
+#define GPU_NAMES_8 GPU_NAMES_4 ", %4, %5, %6, %7"
+#define GPU_NAMES_12 GPU_NAMES_8 ", %8, %9, %10, %11"
+#define GPU_NAMES_16 GPU_NAMES_12 ", %12, %13, %14, %15"
+#define GPU_NAMES_32 GPU_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define GPU_NAMES_64 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    GPU_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-
-#define GPU_NAMES_32 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define GPU_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define GPU_MULTIPLY_GROUP(n, types, after, names, a_name, b_name, add_name, ...)                                              \
     asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_name ", 0;\n\t"                                           \
                  "wgmma.mma_async.sync.aligned.m64n" n types " {" names "}, " a_name ", " b_name ", p, 1, 1" after      \
@@ -120,38 +120,37 @@ template <int BLOCKS> GPU_INLINE void multiply_end(float (&d)[BLOCKS][4])
                  : __VA_ARGS__                                                                                        \
                  : "l"(a), "l"(b), "r"((int)add))
 #define GPU_K_MAJOR ", 0, 0" // both matrices; those of codes are never anything else
-#define GPU_MULTIPLY_GROUP_128(types)                                                                                 \
-    GPU_MULTIPLY_GROUP("128", types, GPU_K_MAJOR, GPU_NAMES_64, "%64", "%65", "%66", GPU_SUMS_16(0), GPU_SUMS_16(4), GPU_SUMS_16(8),   \
-                       GPU_SUMS_16(12))
-#define GPU_MULTIPLY_GROUP_64(types, after) \
-    GPU_MULTIPLY_GROUP("64", types, after, GPU_NAMES_32, "%32", "%33", "%34", GPU_SUMS_16(0), GPU_SUMS_16(4))
-#define GPU_MULTIPLY_GROUP_32(types, after) \
-    GPU_MULTIPLY_GROUP("32", types, after, GPU_NAMES_16, "%16", "%17", "%18", GPU_SUMS_16(0))
+/// Products of N columns, N a constant.
+#define GPU_MULTIPLY_GROUPS(types, after)                                                                             \
+    if constexpr (N == 128)                                                                                           \
+        GPU_MULTIPLY_GROUP("128", types, after, GPU_NAMES_64, "%64", "%65", "%66", GPU_SUMS_32(0), GPU_SUMS_32(8));    \
+    else if constexpr (N == 64)                                                                                       \
+        GPU_MULTIPLY_GROUP("64", types, after, GPU_NAMES_32, "%32", "%33", "%34", GPU_SUMS_32(0));                     \
+    else if constexpr (N == 32)                                                                                       \
+        GPU_MULTIPLY_GROUP("32", types, after, GPU_NAMES_16, "%16", "%17", "%18", GPU_SUMS_16(0));                     \
+    else if constexpr (N == 24)                                                                                       \
+        GPU_MULTIPLY_GROUP("24", types, after, GPU_NAMES_12, "%12", "%13", "%14", GPU_SUMS_8(0), GPU_SUMS_4(2));       \
+    else if constexpr (N == 16)                                                                                       \
+        GPU_MULTIPLY_GROUP("16", types, after, GPU_NAMES_8, "%8", "%9", "%10", GPU_SUMS_8(0));                         \
+    else                                                                                                              \
+        GPU_MULTIPLY_GROUP("8", types, after, GPU_NAMES_4, "%4", "%5", "%6", GPU_SUMS_4(0))
+
+template <int N> constexpr bool is_width = N == 128 || N == 64 || (N % 8 == 0 && N > 0 && N <= 32);
 
 template <bool HALF, int N, int BLOCKS> GPU_INLINE void multiply_group(float (&d)[BLOCKS][4], Matrix a, Matrix b, bool add)
 {
-    static_assert((N == 128 || N == 64 || N == 32) && N <= 8 * BLOCKS, "no such product is used");
-    if constexpr (N == 128 && HALF)
-        GPU_MULTIPLY_GROUP_128("k16.f32.f16.f16");
-    else if constexpr (N == 128)
-        GPU_MULTIPLY_GROUP_128("k16.f32.bf16.bf16");
-    else if constexpr (N == 64 && HALF)
-        GPU_MULTIPLY_GROUP_64("k16.f32.f16.f16", GPU_K_MAJOR);
-    else if constexpr (N == 64)
-        GPU_MULTIPLY_GROUP_64("k16.f32.bf16.bf16", GPU_K_MAJOR);
-    else if constexpr (HALF)
-        GPU_MULTIPLY_GROUP_32("k16.f32.f16.f16", GPU_K_MAJOR);
-    else
-        GPU_MULTIPLY_GROUP_32("k16.f32.bf16.bf16", GPU_K_MAJOR);
+    static_assert(is_width<N> && N <= 8 * BLOCKS, "no such product is used");
+    if constexpr (HALF) {
+        GPU_MULTIPLY_GROUPS("k16.f32.f16.f16", GPU_K_MAJOR);
+    } else {
+        GPU_MULTIPLY_GROUPS("k16.f32.bf16.bf16", GPU_K_MAJOR);
+    }
 }
 
 template <int N, int BLOCKS> GPU_INLINE void multiply_group_codes(float (&d)[BLOCKS][4], Matrix a, Matrix b, bool add)
 {
-    static_assert((N == 64 || N == 32) && N <= 8 * BLOCKS, "no such product is used");
-    if constexpr (N == 64)
-        GPU_MULTIPLY_GROUP_64("k32.f32.e4m3.e4m3", "");
-    else
-        GPU_MULTIPLY_GROUP_32("k32.f32.e4m3.e4m3", "");
+    static_assert(is_width<N> && N <= 8 * BLOCKS, "no such product is used");
+    GPU_MULTIPLY_GROUPS("k32.f32.e4m3.e4m3", "");
 }
 
 } // namespace gpu

@@ -22,7 +22,7 @@
 // Constants from the compiler: HIDDEN, FFN, ACTIVATION, DTYPE, A_STRIDE, HIDDEN_STRIDE, WEIGHTED_INPUT, FORM, ALPHA, LIMIT,
 // WEIGHT_BYTES and BIAS_BYTES (of an expert), those of codes.h and fp8.h; THREADS, RESIDENT, BLOCK_M, FEATURES, PANEL (features of a unit
 // of work), TILE_PANELS, STAGES, SHARED_BYTES. On sm_90a the product is tiles_hopper.h's: the tile is as wide as both its teams,
-// each with a B tile as above, and threads that copy go through the tiles with them.
+// each with a B tile as above, and threads that copy go through the tiles with them; of few rows tiles_few_hopper.h's.
 #if GPU_MAPS
 #include "tiles_fp8_hopper.h"
 #else
@@ -79,21 +79,28 @@ GPU_INLINE float biased(float product, float weight, const float *bias, int64_t 
     return HAS_BIAS && feature < FFN ? value + bias[feature] : value;
 }
 
-/// The activation of two neighbouring features, in x; without a gate of those FEATURES further, too, in y.
-GPU_INLINE void activate(const float (&first)[4], const float (&second)[4], int half, float weight, const float *bias,
-                         int64_t feature, float (&x)[2], float (&y)[2])
+/// The activation of a feature, in x; without a gate of that FEATURES further, too, in y.
+GPU_INLINE void activate(float &x, float &y, float weight, const float *bias, int64_t feature)
+{
+    x = biased(x, weight, bias, feature);
+    y = biased(y, weight, PLAIN ? bias : bias + FFN, PLAIN ? feature + FEATURES : feature);
+    if (PLAIN) {
+        x = activated<ACTIVATION>(x);
+        y = activated<ACTIVATION>(y);
+    } else {
+        x = gated<ACTIVATION>(x, y, ALPHA, LIMIT);
+    }
+}
+
+/// That of two neighbouring features of a row: what a thread has of a half.
+GPU_INLINE void activate_pair(const float (&first)[4], const float (&second)[4], int half, float weight, const float *bias,
+                              int64_t feature, float (&x)[2], float (&y)[2])
 {
     GPU_UNROLL for (int i = 0; i < 2; i++)
     {
-        const int64_t other = PLAIN ? feature + FEATURES + i : feature + i;
-        x[i] = biased(first[2 * half + i], weight, bias, feature + i);
-        y[i] = biased(second[2 * half + i], weight, PLAIN ? bias : bias + FFN, other);
-        if (PLAIN) {
-            x[i] = activated<ACTIVATION>(x[i]);
-            y[i] = activated<ACTIVATION>(y[i]);
-        } else {
-            x[i] = gated<ACTIVATION>(x[i], y[i], ALPHA, LIMIT);
-        }
+        x[i] = first[2 * half + i];
+        y[i] = second[2 * half + i];
+        activate(x[i], y[i], weight, bias, feature + i);
     }
 }
 
@@ -108,13 +115,10 @@ GPU_INLINE void put_pair(uint32_t (&words)[PAIR_WORDS][4], int i, const float (&
     }
 }
 
-/// Four of the NS blocks of eight features that four lanes have, those of `row` before those of the row 8 further, from
-/// number `block` on: each lane stores one.
-GPU_INLINE void store_blocks(const Launch &args, const Tile &tile, uint32_t (&words)[PAIR_WORDS][4], int block, int row,
-                             int64_t feature)
+/// Blocks of eight features of a row that four lanes have, one of each: lane l stores the (l % 4)-th, which belongs to row
+/// `place` of the tile, feature `at` on.
+GPU_INLINE void store_blocks(const Launch &args, const Tile &tile, uint32_t (&words)[PAIR_WORDS][4], int place, int64_t at)
 {
-    const int own = block + gpu::lane() % 4, place = row + own / (NS / 2) * 8;
-    const int64_t at = feature + own % (NS / 2) * 8;
     const gpu::Words vector = transpose(words[0]), odd = PAIR_WORDS == 2 ? transpose(words[PAIR_WORDS - 1]) : vector;
     if (place >= tile.rows || at >= tile.feature_end)
         return;
@@ -125,56 +129,65 @@ GPU_INLINE void store_blocks(const Launch &args, const Tile &tile, uint32_t (&wo
         to[PAIR_WORDS - 1] = {vector.z, odd.z, vector.w, odd.w};
 }
 
+/// The biases of the tile's expert.
+GPU_INLINE const float *bias_of(const Launch &args, const Tile &tile)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
+    const int64_t expert = pairs->first_expert + tile.expert;
+    return HAS_BIAS ? (const float *)((const char *)args.k.p[UP_ARGS] + expert * BIAS_BYTES) : nullptr;
+}
+
+/// What a row's products are multiplied with before the activation.
+GPU_INLINE float weight_of(const Launch &args, const Tile &tile, int place)
+{
+    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
+    return WEIGHTED_INPUT && place < tile.rows ? pairs->pair_weight[tile.first + place] : 1.0f;
+}
+
 /// The activation of a thread's part of the tile, to memory. Its features begin at `column` of the tile.
 GPU_INLINE void finish(const Launch &args, const Tile &tile, const TileSums &sums, int column)
 {
-    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
-    const float *bias = nullptr;
-    if (HAS_BIAS)
-        bias = (const float *)((const char *)args.k.p[UP_ARGS] + (pairs->first_expert + tile.expert) * BIAS_BYTES);
+    const float *bias = bias_of(args, tile);
+    const int64_t first = tile.feature + column;
     GPU_UNROLL for (int m = 0; m < MS; m++)
-        GPU_UNROLL for (int block = 0; block < NS; block += 4)
+        GPU_UNROLL for (int block = 0; block < NS; block += 4) // of eight features, NS / 2 of a row before those of the row 8 further
         {
             const int place = first_row() + M_STEP * m + gpu::lane() / 4;
-            const int64_t first = tile.feature + column;
             uint32_t words[PAIR_WORDS][4], further[PAIR_WORDS][4];
             GPU_UNROLL for (int i = 0; i < 4; i++)
             {
-                const int half = (block + i) / (NS / 2), n = (block + i) % (NS / 2), own = place + 8 * half;
-                const float weight = WEIGHTED_INPUT && own < tile.rows ? pairs->pair_weight[tile.first + own] : 1.0f;
+                const int half = (block + i) / (NS / 2), n = (block + i) % (NS / 2);
                 float x[2], y[2]; // gate and up, or features FEATURES apart
-                activate(sums.at[m][n], sums.at[m][n + NS / 2], half, weight, bias, first + 8 * n + gpu::lane() % 4 * 2, x, y);
+                activate_pair(sums.at[m][n], sums.at[m][n + NS / 2], half, weight_of(args, tile, place + 8 * half), bias,
+                              first + 8 * n + gpu::lane() % 4 * 2, x, y);
                 put_pair(words, i, x);
                 if (PLAIN)
                     put_pair(further, i, y);
             }
-            store_blocks(args, tile, words, block, place, first);
+            const int own = block + gpu::lane() % 4, own_place = place + own / (NS / 2) * 8;
+            const int64_t at = first + own % (NS / 2) * 8;
+            store_blocks(args, tile, words, own_place, at);
             if (PLAIN)
-                store_blocks(args, tile, further, block, place, first + FEATURES);
+                store_blocks(args, tile, further, own_place, at + FEATURES);
         }
 }
 static_assert(NS % 4 == 0, "four lanes store four blocks");
 
 /// finish in FP8 arithmetic.
-template <class TheSums>
-GPU_INLINE void finish_coded(const Launch &args, const Tile &tile, const TheSums &sums, int column, int turn)
+GPU_INLINE void finish_coded(const Launch &args, const Tile &tile, const TileSums &sums, int column, int turn)
 {
-    const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
     char *hidden = (char *)args.k.p[UP_HIDDEN] + tile.first * HIDDEN_STRIDE;
     const int64_t first = tile.feature + column;
     HiddenPart part;
-    const float *bias = nullptr;
-    if (HAS_BIAS)
-        bias = (const float *)((const char *)args.k.p[UP_ARGS] + (pairs->first_expert + tile.expert) * BIAS_BYTES);
+    const float *bias = bias_of(args, tile);
     GPU_UNROLL for (int m = 0; m < MS; m++)
         GPU_UNROLL for (int half = 0; half < 2; half++)
         {
-            const int place = first_row() + M_STEP * m + gpu::lane() / 4 + 8 * half;
-            const float weight = WEIGHTED_INPUT && place < tile.rows ? pairs->pair_weight[tile.first + place] : 1.0f;
+            const float weight = weight_of(args, tile, first_row() + M_STEP * m + gpu::lane() / 4 + 8 * half);
             GPU_UNROLL for (int n = 0; n < EIGHTS; n++)
             {
                 float x[2], y[2];
-                activate(sums.at[m][n], sums.at[m][n + EIGHTS], half, weight, bias, first + 8 * n + gpu::lane() % 4 * 2, x, y);
+                activate_pair(sums.at[m][n], sums.at[m][n + EIGHTS], half, weight, bias, first + 8 * n + gpu::lane() % 4 * 2, x, y);
                 part.words[m][half][0][n] = pair_of<DTYPE>(x[0], x[1]);
                 if (PLAIN)
                     part.words[m][half][SETS - 1][n] = pair_of<DTYPE>(y[0], y[1]);
@@ -182,6 +195,10 @@ GPU_INLINE void finish_coded(const Launch &args, const Tile &tile, const TheSums
         }
     store_coded(part, hidden, (int)tile.rows, first, tile.feature_end, turn);
 }
+
+#if GPU_MAPS
+#include "hidden_few.h"
+#endif
 
 /// The B tile: rows of the gate and of the up projection, or of the one there is.
 GPU_INLINE Rows weight_rows(const char *weights, int64_t feature)
@@ -211,23 +228,23 @@ GPU_INLINE Factors factors_of(const Launch &args, const Tile &tile, const char *
 }
 
 /// The tile's product, and where its features begin for this thread.
-template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, TileSums &sums, const Tile &tile)
+template <class Pipe, class TheSums> GPU_INLINE int product(const Launch &args, Pipe &pipe, TheSums &sums, const Tile &tile)
 {
     const struct moe_pairs_head *pairs = (const struct moe_pairs_head *)args.k.p[UP_PAIRS];
     const int64_t expert = pairs->first_expert + tile.expert;
     const char *weights = (const char *)args.k.p[UP_W] + expert * WEIGHT_BYTES;
 #if GPU_MAPS
     const int column = team() * TEAM_FEATURES;
-    const Left a = {&args.maps[0], tile.first, tile.rows};
+    const Left a = {&args.maps[0], &args.maps[GPU_MAPS - 1], tile.first, tile.rows};
     if constexpr (CODED)
-        multiply_coded(pipe, sums, a, {&args.maps[1], tile.feature, expert, !PLAIN, false}, factors_of(args, tile, weights, column),
-                       HIDDEN);
+        multiply_coded<1, HIDDEN>(pipe, sums, a, {&args.maps[1], tile.feature, expert, !PLAIN, false},
+                                  factors_of(args, tile, weights, column));
     else if constexpr (!EXPANDED)
-        multiply(pipe, sums, a, {&args.maps[1], tile.feature, expert, !PLAIN, false}, HIDDEN);
+        multiply<1, HIDDEN>(pipe, sums, a, {&args.maps[1], tile.feature, expert, !PLAIN, false});
     else
-        multiply_weights(pipe, sums, a,
-                         {weight_rows(weights, tile.feature + column), weight_scales(weights, tile.feature + column), false},
-                         HIDDEN);
+        multiply_weights<HIDDEN>(
+            pipe, sums, a,
+            {weight_rows(weights, tile.feature + column), weight_scales(weights, tile.feature + column), false});
 #else
     const char *a_rows = (const char *)args.k.p[UP_A] + tile.first * A_STRIDE;
     const Rows a = {{{a_rows, (int)tile.rows}, {a_rows, 0}}, A_STRIDE, BLOCK_M};
@@ -243,20 +260,30 @@ template <class Pipe> GPU_INLINE int product(const Launch &args, Pipe &pipe, Til
     return column;
 }
 
+/// The whole tile of a number.
+template <class TheSums, class Pipe> GPU_INLINE void do_tile(const Launch &args, Pipe &pipe, const Tile &tile, int64_t number)
+{
+    TheSums sums;
+    const int column = product(args, pipe, sums, tile);
+    if constexpr (CODED && Pipe::MULTIPLIES)
+        finish_coded(args, tile, sums, column, (int)(number / gpu::blocks() % 2));
+    else if constexpr (Pipe::MULTIPLIES)
+        finish(args, tile, sums, column);
+}
+
 GPU_KERNEL(THREADS, RESIDENT)
 {
     with_pipeline([&](auto pipe) {
         Progress at = {args.begin / PANELS, 0};
         Tile tile;
         for (int64_t number = gpu::block(); find_tile(args, at, number, tile); number += gpu::blocks()) {
-            TileSums sums;
-            const int column = product(args, pipe, sums, tile);
-            if constexpr (CODED) {
-                if (pipe.MULTIPLIES)
-                    finish_coded(args, tile, sums, column, (int)(number / gpu::blocks() % 2));
-            } else if (pipe.MULTIPLIES) {
-                finish(args, tile, sums, column);
+#if GPU_MAPS
+            if (is_few<1>(tile.rows, false)) {
+                do_tile<FewSums>(args, pipe, tile, number);
+                continue;
             }
+#endif
+            do_tile<TileSums>(args, pipe, tile, number);
         }
     });
 }

@@ -36,6 +36,11 @@ GPU_INLINE void sync_team()
     gpu::sync_block();
 }
 
+GPU_INLINE void sync_columns(bool)
+{
+    gpu::sync_block();
+}
+
 /// What lasts from one product to the next: nothing. All threads multiply.
 struct Pipeline {
     static constexpr bool MULTIPLIES = true;

@@ -75,6 +75,20 @@ static void load_on_gpu(struct code *code, const struct cuda_chip *chip, const s
             gpu_load(&code->context, chip, &sources->at[sources->of_kernel[i]], code->kernels[i], &code->on_gpu[i]);
 }
 
+/// The sources of kernels that know no other way for few rows.
+static void keep_rows_left(struct code *code, struct cuda_sources *sources)
+{
+    static const char constant[] = "constexpr int FEW_ROWS = 32;";
+    for (uint32_t i = 0; i < sources->count; i++) {
+        const char *text = sources->at[i].text, *at = strstr(text, constant);
+        if (at)
+            sources->at[i].text = context_printf(&code->context, "%.*sconstexpr int FEW_ROWS = 0;%s", (int)(at - text), text,
+                                                 at + strlen(constant));
+        else if (sources->at[i].map_count)
+            fatal(&code->context, EXIT_BUG, "kernel `%s` does not say what few rows are", sources->at[i].name);
+    }
+}
+
 // Compiled kernels are shared by every build of the tests.
 static bool generate_cuda(struct code *code, const struct cuda_chip *chip, bool on_gpu)
 {
@@ -82,6 +96,8 @@ static bool generate_cuda(struct code *code, const struct cuda_chip *chip, bool 
     setenv("MOECC_CACHE", "build/cuda-cache", 0);
     if (!cuda_generate(&code->context, &code->plan, chip, &sources))
         return false;
+    if (code->rows_left)
+        keep_rows_left(code, &sources);
     code->kernels = calloc(COUNT(&code->plan, plan_kernel) + 1, sizeof *code->kernels);
     if (on_gpu)
         load_on_gpu(code, chip, &sources);

@@ -21,6 +21,7 @@ struct code {
     moe_kernel_fn **kernels;  // level "cuda:...": each kernel built for the CPU
     struct gpu_kernel *on_gpu; // level "gpu:...": each kernel loaded by the driver
     struct host_options host; // and how it runs
+    bool rows_left;           // CUDA kernels multiply few rows as they do many
 };
 
 /// Levels of native kernels, and "cuda:sm_80": the CUDA kernels of that chip, run by the CPU; "gpu:sm_80": by a GPU.

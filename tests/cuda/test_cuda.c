@@ -181,6 +181,75 @@ static void test_experts(void)
             check_experts(&cases[i], gpu_level(product_chips[level]));
 }
 
+// ------------------------------------------------------------------------------------------------------- few rows
+
+/// Gives expert e the first rows[e] rows.
+static void give_rows(struct layer *l, const int64_t *rows)
+{
+    struct rng rng = {3};
+    int64_t pair = 0;
+    for (int64_t e = 0; e < l->experts; e++) {
+        l->expert_first[e] = pair;
+        for (int64_t r = 0; r < rows[e]; r++, pair++) {
+            l->pair_row[pair] = (int32_t)r;
+            l->pair_weight[pair] = random_float(&rng);
+            l->sources[pair] = (const uint8_t *)l->x + r * l->h * number_bytes(l->dtype);
+            l->targets[pair] = (uint8_t *)l->a + pair * l->a_stride;
+        }
+    }
+    l->expert_first[l->experts] = l->pair_count = l->pairs.tables[0].rows = pair;
+}
+
+/// Experts of few rows, and one of a row more than that, against float64; and the same bytes, hidden ones too, as by kernels
+/// that multiply few rows as they do many: which way it is depends on a token's company.
+static void check_few(const struct expert_case *c, const char *level)
+{
+    static const int64_t rows[] = {1, 7, 0, 9, 31, 32, 33, 8, 17};
+    const struct layer_shape shape = {c->shape.h, c->shape.f, 9, 33, 8, c->shape.dtype, c->shape.result};
+    struct layer l[2];
+    struct code code[2];
+    for (int i = 0; i < 2; i++) {
+        layer_init_form(&l[i], &shape, c->form, level, 7);
+        give_rows(&l[i], rows);
+        code_init(&code[i]);
+        code[i].rows_left = i == 1;
+        CU_ASSERT_FATAL(layer_code(&code[i], &l[i], c, level, 5));
+        layer_run(&code[i], &l[i], 1000000);
+    }
+    double *expected = layer_reference(&l[0], c->activation), *got = calloc((size_t)(33 * l->h), sizeof *got);
+    for (int64_t i = 0; i < 33 * l->h; i++)
+        got[i] = get_number(l->row_dst[i / l->h], i % l->h, l->result);
+    double error = relative_error(expected, got, 33 * l->h);
+    if (!(error <= 5e-3))
+        fprintf(stderr, "%s, few rows, form %u: error %g\n", level, c->form, error);
+    CU_ASSERT(error <= 5e-3);
+    CU_ASSERT(!memcmp(l[0].y, l[1].y, (size_t)(33 * l->y_stride)));
+    CU_ASSERT(!memcmp(l[0].hidden, l[1].hidden, (size_t)(l->pair_count * l->hidden_stride)));
+    no_reports(level);
+    free(expected);
+    free(got);
+    for (int i = 0; i < 2; i++) {
+        code_free(&code[i]);
+        layer_free(&l[i]);
+    }
+}
+
+// Partial features, columns and slices; steps of four slices of mlp_down that end with one, two, three and none.
+static void test_few(void)
+{
+    static const struct expert_case cases[] = {
+        {{72, 328, 0, 0, 0, dtype_bf16, dtype_f32}, LAYER_BIASED, activation_clamped_silu},
+        {{136, 40, 0, 0, 0, dtype_f16, dtype_f16}, LAYER_PLAIN, activation_gelu},
+        {{264, 640, 0, 0, 0, dtype_bf16, dtype_bf16}, LAYER_FP8, activation_silu},
+        {{136, 320, 0, 0, 0, dtype_bf16, dtype_f32}, LAYER_FP8_POWERS | LAYER_PLAIN | LAYER_BIASED, activation_relu},
+        {{200, 72, 0, 0, 0, dtype_bf16, dtype_f32}, LAYER_E4M3 | LAYER_BIASED, activation_silu},
+        {{96, 64, 0, 0, 0, dtype_bf16, dtype_f32}, LAYER_MXFP4 | LAYER_PLAIN, activation_gelu},
+    };
+    const char *level = gpu_level("cuda:sm_90a");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && level_runs_here(chip); i++)
+        check_few(&cases[i], level);
+}
+
 // ------------------------------------------------------------------------------------------- rows, byte by byte
 
 enum { TOKENS = 21, REPLIES = 3, WIDTH_MOST = 264 };
@@ -504,6 +573,7 @@ void suite_cuda(void)
     chip = gpu_level(chip);
     CU_pSuite suite = CU_add_suite("cuda", NULL, NULL);
     CU_add_test(suite, "experts match the float64 reference", test_experts);
+    CU_add_test(suite, "experts of few rows, both ways", test_few);
     CU_add_test(suite, "kernels of rows give the native ones' bytes", test_rows);
     CU_add_test(suite, "rows in blocks: the native ones' bytes", test_wires);
     if (gpu_wanted()) // the rest needs an executor on the device

@@ -7,13 +7,14 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/codegen/fixture.h"
 
-enum { SEEDS = 6, MOST_FAULTS = 280 };
-enum subject_kind { EXPERTS, CODES, ROUTER, WIDE, WIDE_CODES, FP8, WIDE_FP8, KINDS }; // wide: by warpgroups
+enum { SEEDS = 6, MOST_FAULTS = 340 };
+enum subject_kind { EXPERTS, CODES, ROUTER, WIDE, WIDE_CODES, FP8, WIDE_FP8, FEW, FEW_HIDDEN, KINDS }; // wide: by warpgroups
 
 /// In `file`, the n-th `from` becomes `to`; without `to`, the statement that begins so is taken out.
 struct fault {
@@ -25,7 +26,8 @@ static const struct {
     const char *file;
     enum subject_kind kind;
 } files[] = {{"slices.h", EXPERTS}, {"tiles.h", EXPERTS}, {"mlp_up.cu", EXPERTS}, {"mlp_down.cu", EXPERTS}, {"codes.h", CODES},
-             {"tiles_codes.h", CODES}, {"route.cu", ROUTER}, {"tiles_hopper.h", WIDE}, {"mlp_down.cu", WIDE},
+             {"tiles_codes.h", CODES}, {"route.cu", ROUTER}, {"slots_hopper.h", FEW}, {"tiles_hopper.h", WIDE},
+             {"tiles_few_hopper.h", FEW}, {"mlp_down.cu", WIDE}, {"hidden_few.h", FEW_HIDDEN},
              {"tiles_codes_hopper.h", WIDE_CODES}, {"tiles_fp8.h", FP8}, {"tiles_fp8_hopper.h", WIDE_FP8},
              {"hidden_codes.h", WIDE_FP8}};
 enum { FILES = sizeof files / sizeof *files };
@@ -35,14 +37,14 @@ static const char *const orders[] = {
     "gpu::copy_async(",      "gpu::sync_block(",      "gpu::sync_warp(",       "gpu::copy_async_commit(", "gpu::copy_async_wait<",  "sync_team();",
     "gpu::sync_threads<",    "gpu::barrier_init(",    "gpu::publish(",  "gpu::barrier_arrive(",  "gpu::barrier_expect(",
     "gpu::barrier_wait(",    "gpu::copy_box(",        "gpu::multiply_begin(",    "gpu::multiply_commit(", "gpu::multiply_wait<",
-    "sync_multiplying();",
+    "sync_multiplying();",   "sync_columns(DEEP",
 };
 
 /// What orders nothing: places, numbers, exchanges of registers, products whose results say when they are missing.
 static const char *const no_orders[] = {
-    "thread",    "block",     "blocks",      "shared",   "shared_address", "shuffle",        "load_matrices", "multiply",
+    "thread",    "thread_anew", "block",     "blocks",      "shared",   "shared_address", "shuffle",        "load_matrices", "multiply",
     "fma",       "bf16_pair", "square_root", "f16_pair", "f16_low",        "f16_high",       "bits",          "number",
-    "matrix_at", "matrix_k",  "multiply_end", "take_registers", "give_registers", "multiply_group",
+    "transpose_matrix", "matrix_at", "matrix_k",  "multiply_end", "take_registers", "give_registers", "multiply_group",
     "multiply_codes", "multiply_group_codes",
 };
 
@@ -64,18 +66,41 @@ static const struct fault others[] = {
      "gpu::matrix_k(gpu::matrix_at(slot + A_BYTES + team() * N * ROW_BYTES), k ^ 32)", 0},  // the wrong k
     {"tiles_hopper.h", "team() * N * ROW_BYTES", "team() * 2 * BOX_BYTES", 0}, // the rows of a wide tile
     {"tiles_hopper.h", "slot + m * BOX_BYTES", "slot + m * 1024", 0},
-    {"tiles_hopper.h", "slot + BOX_BYTES", "slot + BOX_BYTES - 1024", 0},
-    {"tiles_hopper.h", "A_BYTES - (two ? 0 : BOX_BYTES)", "A_BYTES", 0},
-    {"tiles_hopper.h", "A_BYTES - (two ? 0 : BOX_BYTES)", "BOX_BYTES", 0},
-    {"tiles_hopper.h", "gpu::barrier_init(empty + s, WARPS)", "gpu::barrier_init(empty + s, WARPS - 1)", 0},
-    {"tiles_hopper.h", "(step / STAGES & 1) ^ 1", "step / STAGES & 1", 0},
+    {"slots_hopper.h", "(int)a.first + row", "(int)a.first", 0},
+    {"slots_hopper.h", "to + row * ROW_BYTES", "to + row * ROW_BYTES / 2", 0},
+    {"slots_hopper.h", "rows_bytes<FEW>(a) + boxes", "A_BYTES + boxes", 0},
+    {"slots_hopper.h", "rows_bytes<FEW>(a) + boxes", "BOX_OF<FEW> * ROW_BYTES + boxes", 0},
+    {"slots_hopper.h", "here * (rows_bytes", "(rows_bytes", 0},
+    {"slots_hopper.h", "slot + j * FEW_BYTES", "slot + j * FEW_BYTES / 4", 0},
+    {"slots_hopper.h", "slot + A_BYTES + j * BOX_BYTES", "slot + A_BYTES", 0},
+    {"slots_hopper.h", "(i * DEEP + j) * SLICE", "i * DEEP * SLICE", 0},
+    {"slots_hopper.h", "gpu::barrier_init(empty + s, WARPS)", "gpu::barrier_init(empty + s, WARPS - 1)", 0},
+    {"slots_hopper.h", "(step / STAGES & 1) ^ 1", "step / STAGES & 1", 0},
+    {"slots_hopper.h", "b.apart ? half / 2 : half", "half", 0},
+    {"tiles_few_hopper.h", "boxes_of<DEEP>(slot, j) + m * BOX_BYTES", "boxes_of<DEEP>(slot, j) + m * 1024", 0},
+    {"tiles_few_hopper.h", "gpu::matrix_at(slot + j * FEW_BYTES), k)", "gpu::matrix_at(slot + j * FEW_BYTES), k ^ 32)", 0}, // the wrong k
+    {"tiles_few_hopper.h", "slot + j * FEW_BYTES", "slot", 0},
+    {"tiles_few_hopper.h", "2 * team() : j", "team() : j", 0},
+    {"tiles_few_hopper.h", "!first || j > 0 || k > 0", "j > 0 || k > 0", 0},
+    {"tiles_few_hopper.h", "pipe.empty + (step - 1) % STAGES", "pipe.empty + step % STAGES", 0}, // given back too early
+    {"tiles_few_hopper.h", "gpu::multiply_wait<1>();", "gpu::multiply_wait<2>();", 0},
+    {"tiles_few_hopper.h", "gpu::multiply_wait<0>();", "gpu::multiply_wait<1>();", 0},
+    {"tiles_few_hopper.h", "(pipe.step + (SLICES - 1) / DEEP)", "(pipe.step + SLICES / DEEP)", 0},
+    {"tiles_few_hopper.h", "step(WHOLE, Width<REST>())", "step(WHOLE - 1, Width<REST>())", 0},
+    {"tiles_few_hopper.h", "if (rows <= 16)", "if (rows <= 24)", 0}, // fewer columns than rows
+    {"hidden_few.h", "turn * WARPS * FEW_MOST", "0", 0}, // maxima that others may still read
+    {"hidden_few.h", "gpu::warp() / FEW_SHARERS * FEW_SHARERS", "0", 0}, // those of another block
+    {"hidden_few.h", "s < FEW_SHARERS;", "s < FEW_SHARERS - 1;", 0},
+    {"hidden_few.h", "first + 8 * e + gpu::lane() / 4", "first + gpu::lane() / 4", 0}, // the bias of other features
+    {"hidden_few.h", "own / FEW_EIGHTS * 8", "own * 8", 0},
+    {"hidden_few.h", "if (place < tile.rows && at", "if (place <= tile.rows && at", 0},
+    {"hidden_few.h", "&& at < tile.feature_end)", "&& at <= tile.feature_end)", 0},
+    {"hidden_few.h", "place < tile.rows && block", "place <= tile.rows && block", 0},
     {"tiles_hopper.h", "pipe.empty + (step - 1) % STAGES", "pipe.empty + step % STAGES", 0}, // given back too early
     {"tiles_hopper.h", "gpu::multiply_wait<1>();", "gpu::multiply_wait<2>();", 0},
     {"tiles_hopper.h", "gpu::multiply_wait<0>();", "gpu::multiply_wait<1>();", 0},
     {"tiles_hopper.h", "i > 0 || k > 0", "k > 0", 0},
-    {"tiles_hopper.h", "(int)a.first + BOX_ROWS", "(int)a.first", 0},
-    {"tiles_hopper.h", "b.apart ? half / 2 : half", "half", 0},
-    {"tiles_hopper.h", "pipe.step += steps", "pipe.step += steps + 1", 0},
+    {"tiles_hopper.h", "pipe.step += SLICES", "pipe.step += SLICES + 1", 0},
     {"tiles_codes_hopper.h", "p * PART * ELEMENT", "(PARTS - 1 - p) * PART * ELEMENT", 0},
     {"tiles_codes_hopper.h", "k > 0);", "true);", 0},                                     // a part that goes on
     {"tiles_codes_hopper.h", "(2 * team() + step % 2)", "2 * team()", 0},                 // one wide tile
@@ -84,7 +109,8 @@ static const struct fault others[] = {
     {"tiles_codes_hopper.h", "copy(step + AHEAD);", "copy(step + AHEAD + 1);", 0},
     {"tiles_codes_hopper.h", "gpu::copy_async_wait<AHEAD - 1>();", "gpu::copy_async_wait<AHEAD>();", 0},
     {"tiles_codes_hopper.h", "code_slot(i) + CODES_BYTES", "code_slot(i + 1) + CODES_BYTES", 0},
-    {"tiles_codes_hopper.h", "expand<N>(wide_tile(step)", "expand<N / 2>(wide_tile(step)", 0},
+    {"tiles_codes_hopper.h", "expand<ROWS, MIXED>(wide_tile(step)", "expand<ROWS / 2, MIXED>(wide_tile(step)", 0},
+    {"tiles_codes_hopper.h", "first_row() / 2 + gpu::lane() / 4", "first_row() + gpu::lane() / 4", 0}, // scales of other rows
     {"tiles_codes_hopper.h", "slot + m * BOX_BYTES", "slot + m * 1024", 0},
     {"tiles_codes_hopper.h", "step / STAGES & 1", "(step / STAGES & 1) ^ 1", 0},
     {"tiles_fp8_hopper.h", "number == BLOCKS * N / WIDTH - 1 &&", "number == 0 &&", 0},
@@ -92,6 +118,9 @@ static const struct fault others[] = {
     {"tiles_fp8_hopper.h", "+ 8 * half, i);", "+ 8 * half, 0);", 0},                          // those of the first block
     {"tiles_fp8_hopper.h", "(team() * N + half * WIDTH) * ROW_BYTES", "team() * N * ROW_BYTES", 0},
     {"tiles_fp8_hopper.h", "k > 0);", "true);", 0},
+    {"tiles_fp8_hopper.h", "rows[j][n], columns)", "rows[0][n], columns)", 0},
+    {"tiles_fp8_hopper.h", "column_factor(factors, m, i * DEEP + j)", "column_factor(factors, 0, i * DEEP + j)", 0},
+    {"tiles_fp8_hopper.h", "multiply_group_codes<N>(part[number % 2]", "multiply_group_codes<N>(part[0]", 0},
     {"tiles_fp8.h", "there ? whole : 0", "there ? 8 : 0", 0},
     {"tiles_fp8.h", "const int64_t left = k_end - k - chunk * CODE_CHUNK;", "const int64_t left = k_end - k;", 0}, // the last slice
     {"tiles_fp8.h", "columns[n < NS / 4 ? 0 : 1]", "columns[0]", 0},
@@ -107,7 +136,7 @@ static const struct fault others[] = {
     {"mlp_up.cu", "number += gpu::blocks()", "number += gpu::blocks() + 1", 0},
     {"mlp_up.cu", "at.before += wide * high;", "at.before += wide;", 0},
     {"mlp_down.cu", "if (place >= rows)", "if (place > rows)", 0},
-    {"mlp_down.cu", "if (at >= item.column_end ||", "if (at > item.column_end ||", 0},
+    {"mlp_down.cu", "if (at < item.column_end &&", "if (at <= item.column_end &&", 0},
     {"mlp_down.cu", "pairs->rows * (range + 1) / ranges", "pairs->rows * (range + 1) / ranges + 1", 0},
     {"mlp_down.cu", "clear(item, acc);", ";", 0},
     {"route.cu", "keys[i] > best ||", "keys[i] >= best ||", 0},
@@ -197,11 +226,12 @@ static void load(struct code *code, const char *chip, const struct fault *fault,
 
 // --------------------------------------------------------------------------------------------------------- subjects
 
-static void run_layer(const char *chip, const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form,
-                      int64_t h, int64_t rows)
+static void run_shape(const char *chip, const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form,
+                      int64_t h, int64_t rows, int64_t f, bool down)
 {
     const bool fp8 = (form & LAYER_FP8) != 0;
-    const struct layer_shape shape = {h, fp8 ? 192 : 200, 3, rows, 2, dtype_bf16, dtype_bf16};
+    const struct layer_shape shape = {h, f, 3, rows, 2, dtype_bf16, dtype_bf16};
+    const int64_t kind = (form & LAYER_PLAIN ? MLP_PLAIN : 0) | (form & LAYER_BIASED ? MLP_HAS_BIAS : 0);
     struct layer l;
     struct code code;
     layer_init_form(&l, &shape, form, "cuda:sm_80", 5);
@@ -209,20 +239,22 @@ static void run_layer(const char *chip, const struct fault *fault, uint64_t seed
     int64_t codes = form & LAYER_E4M3 || fp8 ? dtype_fp8_e4m3 : dtype_none, copy[LAYER_COPY];
     l.acc_stride = l.h * 4; // no room between rows
     code_init(&code);
-    code_add(&code, kernel_role_mlp_up, (int64_t[]){l.h, l.f, activation_silu, l.dtype, l.a_stride, l.hidden_stride, 0, 0,
+    code_add(&code, kernel_role_mlp_up, (int64_t[]){l.h, l.f, activation_silu, l.dtype, l.a_stride, l.hidden_stride, 0, kind,
                                                        codes, w[0]->block_cols, w[0]->scales, l.arithmetic}, 12, 1);
-    code_add(&code, kernel_role_mlp_down, (int64_t[]){l.f, l.h, l.dtype, l.result, l.hidden_stride, l.acc_stride, 0, 0,
-                                                         codes, w[1]->block_cols, w[1]->scales, l.arithmetic}, 12, 1);
     layer_copy(&l, copy);
     code_add(&code, kernel_role_copy_rows, copy, LAYER_COPY, 1);
+    if (down)
+        code_add(&code, kernel_role_mlp_down, (int64_t[]){l.f, l.h, l.dtype, l.result, l.hidden_stride, l.acc_stride, 0, kind & MLP_HAS_BIAS,
+                                                             codes, w[1]->block_cols, w[1]->scales, l.arithmetic}, 12, 1);
     load(&code, chip, fault, seed);
     memset(l.hidden, 0xff, (size_t)(l.pair_count * l.hidden_stride));
     memset(l.acc, 0xff, (size_t)(l.rows * l.acc_stride));
-    code_run(&code, 2, &(struct moe_kargs){.p = {&l.pairs}}, 0, l.pair_count);
-    struct moe_kargs up = {.p = {&l.pairs, l.a, l.packed_up, l.hidden}};
-    struct moe_kargs down = {.p = {&l.pairs, l.hidden, l.packed_down, l.acc}};
+    code_run(&code, 1, &(struct moe_kargs){.p = {&l.pairs}}, 0, l.pair_count);
+    struct moe_kargs up = {.p = {&l.pairs, l.a, l.packed_up, l.hidden, l.packed_b_up}};
+    struct moe_kargs down_args = {.p = {&l.pairs, l.hidden, l.packed_down, l.acc, l.packed_b_down}};
     code_run(&code, 0, &up, 0, ROW(&code.plan, plan_kernel, 0)->unit_count * l.experts);
-    code_run(&code, 1, &down, 0, ROW(&code.plan, plan_kernel, 1)->unit_count);
+    if (down)
+        code_run(&code, 2, &down_args, 0, ROW(&code.plan, plan_kernel, 2)->unit_count);
     // hidden rows too, gaps between them included: what is written beside the results counts
     size_t y = (size_t)(l.rows * l.y_stride), hidden = (size_t)(l.pair_count * l.hidden_stride);
     memset(result, 0, size);
@@ -230,6 +262,12 @@ static void run_layer(const char *chip, const struct fault *fault, uint64_t seed
     memcpy((char *)result + y, l.hidden, y + hidden < size ? hidden : size - y);
     layer_free(&l);
     code_free(&code);
+}
+
+static void run_layer(const char *chip, const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form,
+                      int64_t h, int64_t rows)
+{
+    run_shape(chip, fault, seed, result, size, form, h, rows, form & LAYER_FP8 ? 192 : 200, true);
 }
 
 static void run_experts(const struct fault *fault, uint64_t seed, void *result, size_t size)
@@ -242,11 +280,17 @@ static void run_codes(const struct fault *fault, uint64_t seed, void *result, si
     run_layer("sm_80", fault, seed, result, size, LAYER_E4M3, 264, 100);
 }
 
-/// Tiles of more than 64 pairs and fewer, then rows so few that tiles are narrow.
+/// Tiles of more than 64 pairs and fewer, then rows so few that columns are narrow.
 static void run_wide(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_layer("sm_90a", fault, seed, result, size * 3 / 4, 0, 264, 100);
-    run_layer("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, 0, 264, 40);
+    run_layer("sm_90a", fault, seed, result, size / 2, 0, 264, 100);
+    run_layer("sm_90a", fault, seed, (char *)result + size / 2, size / 2, 0, 264, 60);
+}
+
+/// Few rows, whose columns take several steps.
+static void run_few(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    run_shape("sm_90a", fault, seed, result, size, 0, 264, 24, 584, true);
 }
 
 /// The second with six steps of k, so that the next product's first copies go where the last step's codes are.
@@ -263,8 +307,16 @@ static void run_fp8(const struct fault *fault, uint64_t seed, void *result, size
 
 static void run_wide_fp8(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_layer("sm_90a", fault, seed, result, size * 3 / 4, LAYER_FP8, 264, 100);
-    run_layer("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, LAYER_FP8, 264, 40);
+    run_layer("sm_90a", fault, seed, result, size / 2, LAYER_FP8, 264, 100);
+    run_shape("sm_90a", fault, seed, (char *)result + size / 2, size / 2, LAYER_FP8, 264, 24, 1152, true);
+}
+
+/// Hidden activations of few rows: as codes of a block of both teams and of each team's own, and rounded.
+static void run_few_hidden(const struct fault *fault, uint64_t seed, void *result, size_t size)
+{
+    run_shape("sm_90a", fault, seed, result, size / 2, LAYER_FP8, 264, 24, 320, false);
+    run_shape("sm_90a", fault, seed, (char *)result + size / 2, size / 4, LAYER_FP8 | LAYER_PLAIN, 264, 24, 520, false);
+    run_shape("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, LAYER_BIASED, 264, 24, 200, false);
 }
 
 /// With groups of experts and without.
@@ -296,11 +348,11 @@ static void run_router(const struct fault *fault, uint64_t seed, void *result, s
     code_free(&code);
 }
 
-enum { RESULT_BYTES = 256 << 10 };
+enum { RESULT_BYTES = 512 << 10 };
 
 static void (*const runs[])(const struct fault *, uint64_t, void *, size_t) = {
     [EXPERTS] = run_experts, [CODES] = run_codes, [ROUTER] = run_router, [WIDE] = run_wide, [WIDE_CODES] = run_wide_codes,
-    [FP8] = run_fp8, [WIDE_FP8] = run_wide_fp8};
+    [FP8] = run_fp8, [WIDE_FP8] = run_wide_fp8, [FEW] = run_few, [FEW_HIDDEN] = run_few_hidden};
 
 /// 0: nothing was noticed. `good`: the results of the kernels without a fault.
 static int notice(enum subject_kind kind, const struct fault *fault, const char *good)
@@ -321,7 +373,7 @@ static int found(enum subject_kind kind, const struct fault *fault, const char *
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        alarm(60);
+        setitimer(ITIMER_PROF, &(struct itimerval){.it_value = {.tv_sec = 60}}, NULL); // of its own: compilers and others may be slow
         _exit(notice(kind, fault, good));
     }
     if (child < 0 || waitpid(child, &status, 0) != child)

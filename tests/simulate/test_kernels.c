@@ -35,6 +35,11 @@ static const struct closed_form {
      2.0 * 200 * 768 * 256, 200 * 512 + 2 * 768 * 512 + 200 * 768},
     {"sm_90a", {.role = kernel_role_mlp_up, .n = {256, 384, 0, dtype_bf16}}, {.rows = 200, .experts = 2}, 2 * 1 * 3,
      2.0 * 200 * 768 * 256, 200 * 512 + 2 * 768 * 512 + 200 * 768},
+    // 30 rows for each of four experts on 64 columns at once; 40 on 256
+    {"sm_90a", {.role = kernel_role_mlp_down, .n = {256, 384, dtype_bf16, dtype_bf16}}, {.rows = 120, .experts = 4, .beside = 60},
+     4 * 6, 2.0 * 120 * 384 * 256, 120 * 512 + 4 * 384 * 512 + 60 * 384 * (4 + 4 + 2)},
+    {"sm_90a", {.role = kernel_role_mlp_down, .n = {256, 384, dtype_bf16, dtype_bf16}}, {.rows = 160, .experts = 4, .beside = 60},
+     4 * 2, 2.0 * 160 * 384 * 256, 160 * 512 + 4 * 384 * 512 + 60 * 384 * (4 + 4 + 2)},
     // no gate, f32: no tensor cores on any chip
     {"sm_90a", {.role = kernel_role_mlp_up, .n = {256, 384, 0, dtype_f32, 0, 0, 0, MLP_PLAIN}}, {.rows = 200, .experts = 2},
      2 * 2 * 6, 2.0 * 200 * 384 * 256, 200 * 1024 + 2 * 384 * 1024 + 200 * 1536},
@@ -80,18 +85,21 @@ static void test_bounds(void)
 {
     const struct plan_kernel up = {.role = kernel_role_mlp_up, .n = {1024, 512, 0, dtype_bf16}};
     const struct plan_kernel copy = {.role = kernel_role_copy_rows, .n = {1024, dtype_bf16, dtype_bf16}};
-    const double tile = 2.0 * 128 * 256 * 1024, weights = 1024 * 2048.0, row = 2048 + 1024;
+    const double row_of_tiles = 2.0 * 256 * 1024, weights = 1024 * 2048.0, row = 2048 + 1024;
     static const struct {
         double rows, experts, flops, bytes;
         enum cuda_bound bound;
     } cases[] = {{640, 1, 1e12, 1e15, cuda_bound_compute},  // 5 x 4 tiles: five on each of four
                  {130, 1, 1e12, 1e15, cuda_bound_compute},  // the second row of tiles has two rows: 2 of 1.02 turns
-                 {8, 1, 1e12, 1e15, cuda_bound_tail},       // a tile each, of which 8 of 128 rows are there
+                 {33, 1, 1e12, 1e15, cuda_bound_compute},   // a tile each, of which 33 of 64 rows are there
+                 {9, 1, 1e12, 1e15, cuda_bound_compute},    // 9 of 16
+                 {3, 1, 1e12, 1e15, cuda_bound_tail},       // 3 of 8
                  {8, 1, 1e15, 1e9, cuda_bound_memory}};     // the weights
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cuda_estimate e = cuda_estimate(cuda_chip("sm_90a"), &up, &(struct cuda_load){cases[i].rows, cases[i].experts, 0},
                                                &(struct cuda_speed){4, cases[i].flops, cases[i].bytes});
-        double arithmetic = ceil(cases[i].rows / 128) * 4 * tile / cases[i].flops;
+        double step = cases[i].rows <= 32 ? 8 : cases[i].rows <= 64 ? 64 : 128;
+        double arithmetic = ceil(cases[i].rows / step) * step * 4 * row_of_tiles / cases[i].flops;
         double memory = (cases[i].rows * row + weights) / cases[i].bytes;
         NEAR(e.seconds * 1e3, fmax(arithmetic, memory) * 1e3);
         CU_ASSERT_EQUAL(e.bound, cases[i].bound);

@@ -28,7 +28,8 @@ const struct cuda_chip *cuda_chip(const char *name);
 struct cuda_tile {
     int64_t rows, features;
 };
-struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, const struct plan_kernel *kernel);
+/// `rows`: of an expert, in the mean.
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, const struct plan_kernel *kernel, double rows);
 
 /// Fills param's layout, panel, group, bytes and dtype for the CUDA kernels: rows as in the checkpoint; `panel` is how
 /// many of them a unit of work takes. Calling it again changes nothing. False: a type without kernels.
@@ -46,6 +47,8 @@ struct cuda_map {
     int64_t extents[4], strides[4], box[4];
 };
 
+enum { CUDA_MOST_MAPS = 3 };
+
 /// One kernel's source: its constants, then its template.
 struct cuda_source {
     const char *name;      // of the kernel, in the source too
@@ -55,7 +58,7 @@ struct cuda_source {
     const char *place;     // of that stage in the program, `hello.moe:24:5`, or ""
     bool edited;           // somebody else's text: errors in it are theirs
     int threads, shared_bytes, stages;
-    struct cuda_map maps[2]; // that a launch brings along
+    struct cuda_map maps[CUDA_MOST_MAPS]; // that a launch brings along
     int map_count;
     int64_t tile_flops, tile_bytes; // of a block's tile, or of a warp's row: computed, and read from global memory
 };

@@ -72,10 +72,10 @@ static int64_t row_reads(const struct plan_kernel *kernel)
     return role_specs[kernel->role].row_operator ? operator_bytes(kernel, false, true) : n[0] * dtype_bytes((uint32_t)n[1]);
 }
 
-struct cuda_unit cuda_unit_of(const struct cuda_chip *chip, const struct plan_kernel *kernel)
+struct cuda_unit cuda_unit_of(const struct cuda_chip *chip, const struct plan_kernel *kernel, double rows)
 {
     const int64_t *n = kernel->n;
-    struct cuda_unit unit = {.tile = cuda_tile_of(chip, kernel), .together = 1};
+    struct cuda_unit unit = {.tile = cuda_tile_of(chip, kernel, rows), .together = 1};
     const struct cuda_tile tile = unit.tile;
     if (is_product(kernel)) {
         struct plan_param weights = weights_of(kernel, false);
@@ -134,7 +134,7 @@ static double tiles_of(const struct plan_kernel *kernel, const struct cuda_tile 
 struct cuda_estimate cuda_estimate(const struct cuda_chip *chip, const struct plan_kernel *kernel, const struct cuda_load *load,
                                    const struct cuda_speed *speed)
 {
-    struct cuda_estimate e = {.unit = cuda_unit_of(chip, kernel), .reach = 1};
+    struct cuda_estimate e = {.unit = cuda_unit_of(chip, kernel, load->experts > 0 ? load->rows / load->experts : 0), .reach = 1};
     const struct cuda_unit *unit = &e.unit;
     const int64_t *n = kernel->n;
     if (load->rows <= 0 || speed->multiprocessors <= 0)

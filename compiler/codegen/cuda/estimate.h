@@ -14,7 +14,8 @@ struct cuda_unit {
 };
 /// Whether the kernel's FLOPs are the tensor cores'; else they are multiply-adds in f32.
 bool cuda_on_tensor_cores(const struct plan_kernel *kernel);
-struct cuda_unit cuda_unit_of(const struct cuda_chip *chip, const struct plan_kernel *kernel);
+/// `rows`: of an expert, in the mean, as a product's tiles go by them.
+struct cuda_unit cuda_unit_of(const struct cuda_chip *chip, const struct plan_kernel *kernel, double rows);
 
 /// A launch. Numbers may be expectations.
 struct cuda_load {

@@ -3,9 +3,12 @@
 #include "tiles.h"
 #include "estimate.h"
 
+#include <math.h>
+
 enum { STAGES = 3, SLICE_BYTES = 128 };
 enum { CODED_THREADS = 256 }; // tiles_fp8.h
-enum { WIDE_THREADS = 384, WIDE_BLOCK_M = 128, WIDE_BLOCK_N = 256, WIDE_STAGES = 4, BOX_ROWS = 64, SLICE = 64 }; // tiles_hopper.h
+enum { WIDE_THREADS = 384, WIDE_BLOCK_M = 128, WIDE_BLOCK_N = 256, WIDE_STAGES = 4, BOX_ROWS = 64, SLICE = 64 }; // slots_hopper.h
+enum { FEW_ROWS = 32, EIGHT = 8 }; // tiles_few_hopper.h
 enum { ROUTE_K_STEP = 36 };
 
 static int64_t expert_tile(int64_t experts)
@@ -102,14 +105,24 @@ bool is_wide(const struct cuda_chip *chip, const struct plan_kernel *kernel)
     return product && chip->warpgroups && operand_of(kernel) != dtype_f32;
 }
 
-struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, const struct plan_kernel *kernel)
+/// Of a product by warpgroups: as high as there are rows, by eights, by boxes, or whole; and of mlp_down as narrow as a box where
+/// reading weights is what takes time.
+static struct cuda_tile wide_tile(const struct plan_kernel *kernel, double rows)
 {
-    bool wide = is_wide(chip, kernel);
+    bool up = kernel->role == kernel_role_mlp_up, expanded = kernel->n[8] && !kernel->n[11], few = rows <= FEW_ROWS;
+    int64_t high = rows <= BOX_ROWS ? BOX_ROWS : WIDE_BLOCK_M;
+    if (few && (up || !expanded))
+        high = (int64_t)fmax(1, ceil(rows / EIGHT)) * EIGHT;
+    return (struct cuda_tile){high, few && !up ? BOX_ROWS : wide_block_n(kernel)};
+}
+
+struct cuda_tile cuda_tile_of(const struct cuda_chip *chip, const struct plan_kernel *kernel, double rows)
+{
     if (kernel->role == kernel_role_route)
         return (struct cuda_tile){route_tokens(chip, kernel->n), kernel->n[1]};
     if (kernel->role != kernel_role_mlp_up && kernel->role != kernel_role_mlp_down)
         return (struct cuda_tile){1, 0};
-    return (struct cuda_tile){wide ? WIDE_BLOCK_M : BLOCK_M, wide ? wide_block_n(kernel) : block_n(kernel)};
+    return is_wide(chip, kernel) ? wide_tile(kernel, rows) : (struct cuda_tile){BLOCK_M, block_n(kernel)};
 }
 
 void set_maps(struct cuda_source *source, const struct plan_kernel *kernel)
@@ -125,15 +138,16 @@ void set_maps(struct cuda_source *source, const struct plan_kernel *kernel)
                                         .strides = {2, n[4]},
                                         .box = {SLICE, BOX_ROWS}};
     source->map_count = 1;
-    if (n[8] && !n[11])
-        return;
-    source->maps[1] = (struct cuda_map){.argument = up ? UP_W : DOWN_W,
-                                        .rank = 4,
-                                        .counts = cuda_counts_experts,
-                                        .extents = {k, rows, weights.rows / rows, 1},
-                                        .strides = {2, row_bytes, row_bytes * rows, weights.bytes},
-                                        .box = {SLICE, BOX_ROWS, 1, 1}};
-    source->map_count = 2;
+    if (!n[8] || n[11])
+        source->maps[source->map_count++] = (struct cuda_map){.argument = up ? UP_W : DOWN_W,
+                                                              .rank = 4,
+                                                              .counts = cuda_counts_experts,
+                                                              .extents = {k, rows, weights.rows / rows, 1},
+                                                              .strides = {2, row_bytes, row_bytes * rows, weights.bytes},
+                                                              .box = {SLICE, BOX_ROWS, 1, 1}};
+    struct cuda_map *few = &source->maps[source->map_count++];
+    *few = source->maps[0];
+    few->box[1] = EIGHT;
 }
 
 static void put_numbers(struct writer *w, const int64_t *numbers, const char *after)
@@ -185,6 +199,8 @@ static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const
     put_count(w, "STAGES", source->stages);
     put_count(w, "RESIDENT", wide || coded ? 1 : 2);
     put_flag(w, "NATIVE_CODES", chip->multiplies_codes);
+    if (wide)
+        put_count(w, "FEW_ROWS", FEW_ROWS);
     if (!wide)
         return coded ? source->stages * (high + rows) * SLICE_BYTES + shared : product_bytes(kernel, &weights);
     put_maps(w, source);
@@ -194,7 +210,7 @@ static int64_t put_product(struct writer *w, const struct cuda_chip *chip, const
 void put_tiles(struct writer *w, const struct cuda_chip *chip, const struct plan_kernel *kernel,
                       struct cuda_source *source)
 {
-    const struct cuda_unit unit = cuda_unit_of(chip, kernel);
+    const struct cuda_unit unit = cuda_unit_of(chip, kernel, INFINITY);
     int64_t shared = 0;
     source->tile_flops = unit.flops;
     source->tile_bytes = unit.reads;

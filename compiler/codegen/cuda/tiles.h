@@ -18,8 +18,8 @@ bool is_wide(const struct cuda_chip *chip, const struct plan_kernel *kernel);
 /// Most tokens of a block whose scores fit the chip; 0: not even a token a warp.
 int64_t route_tokens(const struct cuda_chip *chip, const int64_t *n);
 
-/// The tensors of a wide product: A, a row a pair; and B, a row an output feature of an expert, gate and up apart; codes that
-/// are expanded are no tensors.
+/// The tensors of a wide product: A, a row a pair; B, a row an output feature of an expert, gate and up apart, unless it is codes
+/// that are expanded; and last A again, a few rows at once.
 void set_maps(struct cuda_source *source, const struct plan_kernel *kernel);
 /// Tile sizes and what follows from them, in the text and in `source`.
 void put_tiles(struct writer *w, const struct cuda_chip *chip, const struct plan_kernel *kernel, struct cuda_source *source);
