@@ -287,10 +287,11 @@ static void run_wide(const struct fault *fault, uint64_t seed, void *result, siz
     run_layer("sm_90a", fault, seed, (char *)result + size / 2, size / 2, 0, 264, 60);
 }
 
-/// Few rows, whose columns take several steps.
+/// Few rows, whose columns take several steps; and many, where teams have columns of their own.
 static void run_few(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_shape("sm_90a", fault, seed, result, size, 0, 264, 24, 584, true);
+    run_shape("sm_90a", fault, seed, result, size / 2, 0, 264, 24, 584, true);
+    run_layer("sm_90a", fault, seed, (char *)result + size / 2, size / 2, 0, 264, 100);
 }
 
 /// The second with six steps of k, so that the next product's first copies go where the last step's codes are.
