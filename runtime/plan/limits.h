@@ -22,6 +22,7 @@
 #define MOE_MAX_PRIORITY 1000                   // of a stream, either way
 #define MOE_MAX_SEMAPHORES (1u << 20)
 #define MOE_MAX_ARGS 26                         // fan_out: eight, and the arrived slots of earlier waves
+#define MOE_MAX_MAPS 3                          // tensor maps of a launch: rows, the same by eights, weights
 #define MOE_MAX_WIRES 4                         // formats of an exchange
 #define MOE_MAX_STREAMS 64                      // per rank
 

@@ -144,13 +144,15 @@ static bool validate_gpu_code(const struct check *c, uint32_t number)
     if (!in_range(g->threads, 1, 1024) || !in_range(g->shared_bytes, 0, 1 << 20))
         return check_fail(c, "plan_gpu_code %u: blocks of %u threads, %lld bytes", number, g->threads,
                           (long long)g->shared_bytes);
+    if (g->maps.count > MOE_MAX_MAPS)
+        return check_fail(c, "plan_gpu_code %u: %u tensor maps", number, g->maps.count);
     for (uint32_t m = 0; m < g->maps.count; m++) {
         const struct plan_gpu_map *map = ROW(c->ir, plan_gpu_map, g->maps.first + m);
         bool sizes = in_range(map->rank, 1, 4) && map->argument < MOE_MAX_ARGS;
         for (uint32_t i = 0; i < map->rank && sizes; i++)
             sizes = in_range(map->extents[i], 0, MOE_MAX_BYTES) && in_range(map->strides[i], 0, MOE_MAX_BYTES) &&
                     in_range(map->box[i], 1, 256);
-        if (!sizes || g->maps.count > 2)
+        if (!sizes)
             return check_fail(c, "plan_gpu_code %u: no tensor map", number);
     }
     return true;

@@ -36,7 +36,6 @@ static bool layer_code(struct code *code, const struct layer *l, const struct ex
                        int blocks)
 {
     int64_t form = (l->plain ? MLP_PLAIN : 0) | (l->b_up ? MLP_HAS_BIAS : 0);
-    code_init(code);
     code->host = (struct host_options){.checked = true, .seed = (uint64_t)blocks * 7 + 1, .most_blocks = blocks};
     int64_t copy[LAYER_COPY];
     layer_copy(l, copy);
@@ -127,6 +126,8 @@ void check_experts(const struct expert_case *c, const char *level)
     struct code one, many;
     layer_init_form(&l, &c->shape, c->form, level, 7);
     layer_init_form(&again, &c->shape, c->form, level, 7);
+    code_init(&one);
+    code_init(&many);
     CU_ASSERT_FATAL(layer_code(&one, &l, c, level, 1));
     layer_run(&one, &l, 1000000);
     CU_ASSERT_FATAL(layer_code(&many, &again, c, level, 6));

@@ -320,7 +320,7 @@ void gpu_launch(const struct gpu_kernel *kernel, const struct moe_kargs *args, i
     struct { // as device.h's Launch
         struct moe_kargs k;
         int64_t begin, end;
-        CUtensorMap maps[CUDA_MOST_MAPS];
+        CUtensorMap maps[MOE_MAX_MAPS];
     } launch = {.k = *args, .begin = begin, .end = end};
     const struct cuda_source *source = kernel->source;
     for (int i = 0; i < source->map_count; i++)

@@ -47,8 +47,6 @@ struct cuda_map {
     int64_t extents[4], strides[4], box[4];
 };
 
-enum { CUDA_MOST_MAPS = 3 };
-
 /// One kernel's source: its constants, then its template.
 struct cuda_source {
     const char *name;      // of the kernel, in the source too
@@ -58,7 +56,7 @@ struct cuda_source {
     const char *place;     // of that stage in the program, `hello.moe:24:5`, or ""
     bool edited;           // somebody else's text: errors in it are theirs
     int threads, shared_bytes, stages;
-    struct cuda_map maps[CUDA_MOST_MAPS]; // that a launch brings along
+    struct cuda_map maps[MOE_MAX_MAPS]; // that a launch brings along
     int map_count;
     int64_t tile_flops, tile_bytes; // of a block's tile, or of a warp's row: computed, and read from global memory
 };

@@ -109,10 +109,10 @@ bool is_wide(const struct cuda_chip *chip, const struct plan_kernel *kernel)
 /// reading weights is what takes time.
 static struct cuda_tile wide_tile(const struct plan_kernel *kernel, double rows)
 {
-    bool up = kernel->role == kernel_role_mlp_up, expanded = kernel->n[8] && !kernel->n[11], few = rows <= FEW_ROWS;
-    int64_t high = rows <= BOX_ROWS ? BOX_ROWS : WIDE_BLOCK_M;
+    bool up = kernel->role == kernel_role_mlp_up, expanded = kernel->n[8] && !kernel->n[11], few = rows <= (double)FEW_ROWS;
+    int64_t high = rows <= (double)BOX_ROWS ? BOX_ROWS : WIDE_BLOCK_M, whole = (int64_t)ceil(rows);
     if (few && (up || !expanded))
-        high = (int64_t)fmax(1, ceil(rows / EIGHT)) * EIGHT;
+        high = whole > EIGHT ? (whole + EIGHT - 1) / EIGHT * EIGHT : EIGHT;
     return (struct cuda_tile){high, few && !up ? BOX_ROWS : wide_block_n(kernel)};
 }
 
