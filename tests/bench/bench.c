@@ -27,10 +27,10 @@ static const struct bench_group smoke[] = {
 };
 static const struct bench_group standard[] = {
     {&fine_64, BENCH_BF16, 0, 5, 3, {1, 8, 64, 512}, {true}},  {&fine_128, BENCH_BF16, 0, 5, 3, {1, 8, 64, 512}, {true}},
-    {&coarse, BENCH_BF16, 0, 5, 3, {1, 8, 64, 512}, {true}},   {&mixtral, BENCH_BF16, 0, 3, 3, {1, 8, 64, 512}, {true}},
+    {&coarse, BENCH_BF16, 0, 9, 3, {1, 8, 64, 512}, {true}},   {&mixtral, BENCH_BF16, 0, 3, 3, {1, 8, 64, 512}, {true}},
     {&fine_64, BENCH_F32, 0, 4, 3, {512}, {true}},             {&coarse, BENCH_F32, 0, 4, 3, {512}, {true}},
-    {&fine_64, BENCH_E4M3, 0, 4, 3, {1, 8, 512}, {true}},      {&coarse, BENCH_E4M3, 0, 4, 3, {1, 8, 512}, {true}},
-    {&fine_64, BENCH_MXFP4, 0, 4, 3, {1, 8}, {true}},          {&coarse, BENCH_MXFP4, 0, 4, 3, {1, 8}, {true}},
+    {&fine_64, BENCH_E4M3, 0, 4, 3, {1, 8, 512}, {true}},      {&coarse, BENCH_E4M3, 0, 8, 3, {1, 8, 512}, {true}},
+    {&fine_64, BENCH_MXFP4, 0, 4, 3, {1, 8}, {true}},          {&coarse, BENCH_MXFP4, 0, 8, 3, {1, 8}, {true}},
 };
 
 enum { FULL_GROUPS = 5 * BENCH_DTYPES * 2 };
