@@ -31,11 +31,6 @@ GPU_INLINE int team_thread()
     return gpu::thread();
 }
 
-GPU_INLINE void sync_team()
-{
-    gpu::sync_block();
-}
-
 GPU_INLINE void sync_columns(bool)
 {
     gpu::sync_block();
