@@ -294,10 +294,12 @@ static void run_few(const struct fault *fault, uint64_t seed, void *result, size
     run_layer("sm_90a", fault, seed, (char *)result + size / 2, size / 2, 0, 264, 100);
 }
 
-/// The second with six steps of k, so that the next product's first copies go where the last step's codes are.
+/// The second and the third, of few rows, with six steps of k, so that the next product's first copies go where the last
+/// step's codes are.
 static void run_wide_codes(const struct fault *fault, uint64_t seed, void *result, size_t size)
 {
-    run_layer("sm_90a", fault, seed, result, size * 3 / 4, LAYER_E4M3, 264, 100);
+    run_layer("sm_90a", fault, seed, result, size / 2, LAYER_E4M3, 264, 100);
+    run_layer("sm_90a", fault, seed, (char *)result + size / 2, size / 4, LAYER_E4M3, 328, 100);
     run_layer("sm_90a", fault, seed, (char *)result + size * 3 / 4, size / 4, LAYER_E4M3, 328, 40);
 }
 
