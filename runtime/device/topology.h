@@ -36,11 +36,11 @@ const char *processors_text(const cpu_set_t *processors, char *text, size_t size
 /// Cores that this process may use, at least one: what `one thread per core` means. No more than its control groups give it
 /// time for.
 uint32_t machine_cores(void);
+/// ...and processors: more than cores where a core runs several threads.
+uint32_t machine_processors(void);
 /// Processors' worth of time that the control groups of `self` (as /proc/self/cgroup) leave, by the tree under `root`; 0:
 /// without limit.
 double quota_processors(const char *self, const char *root);
-/// ...and processors: more than cores where a core runs several threads.
-uint32_t machine_processors(void);
 
 /// hwloc.c. Fills cores and domains, of processors that are in `usable`. False: no library, or it says nothing.
 bool hwloc_read(struct topology *topology, const cpu_set_t *usable);

@@ -15,91 +15,50 @@ struct constant {
     const char *const *words;
 };
 
+#define VALUE(constant, kind) {constant, kind, 0, 0}
 #define WORD_NAMED(constant, kind) {constant, WORD_OF, #kind, kind##_words}
+/// How an expert's weights are stored and multiplied: the same for both of its products.
+#define WEIGHT_CODES \
+    WORD_NAMED("CODES", dtype), VALUE("CODE_BLOCK", COUNT_OF), VALUE("CODE_SCALES", SIZE), VALUE("ARITHMETIC", SIZE)
 
-/// Everything about a role: its constants in the order of n[], what scale, alpha and limit are called.
+/// Everything about a role: its constants in the order of n[], what scale, alpha and limit are called (NULL: it has none).
 struct role {
     struct constant n[12];
     const char *scale, *alpha, *limit;
 };
 
 static const struct role roles[kernel_role_words_count] = {
-    [kernel_role_route] = {{{"HIDDEN", SIZE, 0, 0},
-                            {"EXPERTS", COUNT_OF, 0, 0},
-                            {"CHOICES", COUNT_OF, 0, 0},
-                            WORD_NAMED("SCORE", score),
-                            {"NORMALIZE", FLAG, 0, 0},
-                            WORD_NAMED("SOURCE", dtype),
-                            {"GROUPS", COUNT_OF, 0, 0},
-                            {"GROUPS_KEPT", COUNT_OF, 0, 0},
-                            WORD_NAMED("GROUP_SCORE", group_score),
-                            {"BIASES", COUNT_OF, 0, 0}},
-                           "SCALE",
-                           "BIAS_NUMBER",
-                           "LOGIT_BIAS_NUMBER"},
-    [kernel_role_copy_rows] = {{{"WIDTH", SIZE, 0, 0},
-                                WORD_NAMED("SOURCE", dtype),
-                                WORD_NAMED("RESULT", dtype),
-                                {"BLOCK", COUNT_OF, 0, 0},
-                                WORD_NAMED("SCALE_TYPE", scale_type),
-                                {"TABLE", COUNT_OF, 0, 0},
-                                WORD_NAMED("BETWEEN", dtype),
-                                WORD_NAMED("MULTIPLIED", dtype)},
-                               0,
-                               0,
-                               0},
-    [kernel_role_mlp_up] = {{{"HIDDEN", SIZE, 0, 0},
-                             {"FFN", SIZE, 0, 0},
-                             WORD_NAMED("ACTIVATION", activation),
-                             WORD_NAMED("DTYPE", dtype),
-                             {"A_STRIDE", SIZE, 0, 0},
-                             {"HIDDEN_STRIDE", SIZE, 0, 0},
-                             {"WEIGHTED_INPUT", FLAG, 0, 0},
-                             {"FORM", COUNT_OF, 0, 0},
-                             WORD_NAMED("CODES", dtype),
-                             {"CODE_BLOCK", COUNT_OF, 0, 0},
-                             {"CODE_SCALES", SIZE, 0, 0},
-                             {"ARITHMETIC", SIZE, 0, 0}},
-                            0,
-                            "ALPHA",
-                            "LIMIT"},
-    [kernel_role_mlp_down] = {{{"FFN", SIZE, 0, 0},
-                               {"WIDTH", SIZE, 0, 0},
-                               WORD_NAMED("DTYPE", dtype),
-                               WORD_NAMED("RESULT", dtype),
-                               {"HIDDEN_STRIDE", SIZE, 0, 0},
-                               {"ACC_STRIDE", SIZE, 0, 0},
-                               {"UNWEIGHTED", FLAG, 0, 0},
-                               {"FORM", COUNT_OF, 0, 0},
-                               WORD_NAMED("CODES", dtype),
-                               {"CODE_BLOCK", COUNT_OF, 0, 0},
-                               {"CODE_SCALES", SIZE, 0, 0},
-                               {"ARITHMETIC", SIZE, 0, 0}},
-                              0,
-                              0,
-                              0},
-    [kernel_role_merge] = {{{"WIDTH", SIZE, 0, 0},
-                            WORD_NAMED("REPLY", dtype),
-                            WORD_NAMED("RESULT", dtype),
-                            {"ADDS", FLAG, 0, 0},
-                            {"FORMATS", COUNT_OF, 0, 0},
-                            {"FORMAT_1", SIZE, 0, 0},
-                            {"FORMAT_2", SIZE, 0, 0},
-                            {"FORMAT_3", SIZE, 0, 0},
-                            {"FORMAT_4", SIZE, 0, 0}},
-                           0,
-                           0,
-                           0},
-    [kernel_role_add] =
-        {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("A", dtype), WORD_NAMED("B", dtype), WORD_NAMED("RESULT", dtype)}, 0, 0, 0},
-    [kernel_role_sum_rows] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("DTYPE", dtype)}, 0, 0, 0},
-    [kernel_role_gate] =
-        {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("SOURCE", dtype), WORD_NAMED("REPLY", dtype), WORD_NAMED("RESULT", dtype)},
-         0,
-         0,
-         0},
-    [kernel_role_shift] = {{{"WIDTH", SIZE, 0, 0}, WORD_NAMED("SOURCE", dtype), WORD_NAMED("RESULT", dtype)}, 0, 0, 0},
+    [kernel_role_route] = {.n = {VALUE("HIDDEN", SIZE), VALUE("EXPERTS", COUNT_OF), VALUE("CHOICES", COUNT_OF),
+                                 WORD_NAMED("SCORE", score), VALUE("NORMALIZE", FLAG), WORD_NAMED("SOURCE", dtype),
+                                 VALUE("GROUPS", COUNT_OF), VALUE("GROUPS_KEPT", COUNT_OF),
+                                 WORD_NAMED("GROUP_SCORE", group_score), VALUE("BIASES", COUNT_OF)},
+                           .scale = "SCALE",
+                           .alpha = "BIAS_NUMBER",
+                           .limit = "LOGIT_BIAS_NUMBER"},
+    [kernel_role_copy_rows] = {.n = {VALUE("WIDTH", SIZE), WORD_NAMED("SOURCE", dtype), WORD_NAMED("RESULT", dtype),
+                                     VALUE("BLOCK", COUNT_OF), WORD_NAMED("SCALE_TYPE", scale_type),
+                                     VALUE("TABLE", COUNT_OF), WORD_NAMED("BETWEEN", dtype),
+                                     WORD_NAMED("MULTIPLIED", dtype)}},
+    [kernel_role_mlp_up] = {.n = {VALUE("HIDDEN", SIZE), VALUE("FFN", SIZE), WORD_NAMED("ACTIVATION", activation),
+                                  WORD_NAMED("DTYPE", dtype), VALUE("A_STRIDE", SIZE), VALUE("HIDDEN_STRIDE", SIZE),
+                                  VALUE("WEIGHTED_INPUT", FLAG), VALUE("FORM", COUNT_OF), WEIGHT_CODES},
+                            .alpha = "ALPHA",
+                            .limit = "LIMIT"},
+    [kernel_role_mlp_down] = {.n = {VALUE("FFN", SIZE), VALUE("WIDTH", SIZE), WORD_NAMED("DTYPE", dtype),
+                                    WORD_NAMED("RESULT", dtype), VALUE("HIDDEN_STRIDE", SIZE),
+                                    VALUE("ACC_STRIDE", SIZE), VALUE("UNWEIGHTED", FLAG), VALUE("FORM", COUNT_OF),
+                                    WEIGHT_CODES}},
+    [kernel_role_merge] = {.n = {VALUE("WIDTH", SIZE), WORD_NAMED("REPLY", dtype), WORD_NAMED("RESULT", dtype),
+                                 VALUE("ADDS", FLAG), VALUE("FORMATS", COUNT_OF), VALUE("FORMAT_1", SIZE),
+                                 VALUE("FORMAT_2", SIZE), VALUE("FORMAT_3", SIZE), VALUE("FORMAT_4", SIZE)}},
+    [kernel_role_add] = {.n = {VALUE("WIDTH", SIZE), WORD_NAMED("A", dtype), WORD_NAMED("B", dtype),
+                               WORD_NAMED("RESULT", dtype)}},
+    [kernel_role_sum_rows] = {.n = {VALUE("WIDTH", SIZE), WORD_NAMED("DTYPE", dtype)}},
+    [kernel_role_gate] = {.n = {VALUE("WIDTH", SIZE), WORD_NAMED("SOURCE", dtype), WORD_NAMED("REPLY", dtype),
+                                WORD_NAMED("RESULT", dtype)}},
+    [kernel_role_shift] = {.n = {VALUE("WIDTH", SIZE), WORD_NAMED("SOURCE", dtype), WORD_NAMED("RESULT", dtype)}},
 };
+
 void put_size(struct writer *w, const char *name, int64_t value)
 {
     w->text = context_printf(w->context, "%sconstexpr int64_t %s = %lld;\n", w->text, name, (long long)value);
