@@ -5,17 +5,12 @@ set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 wrong=0
+limit="timeout 60"
+. tests/expect.sh
 m=$PWD/build/moecc
 cp examples/hello.moe "$folder"
 cd "$folder"
 say() { echo "$*"; wrong=1; }
-expect() { # expect CODE TEXT COMMAND...
-    code=$1 text=$2
-    shift 2
-    timeout 60 "$@" >out 2>err
-    got=$?
-    [ $got = "$code" ] && grep -q -- "$text" err || { head -n 3 err; say "expected $code and '$text', got $got from: $*"; }
-}
 within() { # within KILOBYTES CODE TEXT COMMAND...: in so much memory
     size=$1 expected=$2 words=$3
     shift 3

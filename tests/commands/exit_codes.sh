@@ -3,17 +3,7 @@ set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 wrong=0
-expect() { # expect CODE TEXT COMMAND...: exit code, and a text on stderr
-    code=$1 text=$2
-    shift 2
-    "$@" >"$folder/out" 2>"$folder/err"
-    got=$?
-    if [ $got != "$code" ] || { [ -n "$text" ] && ! grep -q -- "$text" "$folder/err"; }; then
-        echo "expected $code and '$text', got $got from: $*"
-        cat "$folder/err"
-        wrong=1
-    fi
-}
+. tests/expect.sh
 m=build/moecc
 expect 0 "fine" $m check examples/hello.moe
 expect 0 "fine" $m check examples/olmoe.moe

@@ -4,16 +4,11 @@ set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 wrong=0
+limit="timeout 60"
+. tests/expect.sh
 m=$PWD/build/moecc
 hello=$PWD/examples/hello.moe
 cd "$folder"
-expect() { # expect CODE TEXT COMMAND...
-    code=$1 text=$2
-    shift 2
-    timeout 60 "$@" >out 2>err
-    got=$?
-    [ $got = "$code" ] && grep -q -- "$text" err || { head -n 3 err; echo "expected $code and '$text', got $got from: $*"; wrong=1; }
-}
 : >x.safetensors
 expect 1 "x.safetensors holds tensors: import reads their directory" "$m" import x.safetensors
 mkdir model && cp "$OLDPWD/tests/data/olmoe-tiny/config.json" model && mkdir model/model.safetensors

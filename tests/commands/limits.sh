@@ -3,19 +3,10 @@ set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 wrong=0
+ulimit -v 16000000
+. tests/expect.sh
 m=$PWD/build/moecc
 hello=$PWD/examples/hello.moe
-expect() { # expect CODE TEXT COMMAND...
-    code=$1 text=$2
-    shift 2
-    (ulimit -v 16000000; exec "$@") >"$folder/out" 2>"$folder/err"
-    got=$?
-    if [ $got != "$code" ] || { [ "$text" ] && ! grep -q -- "$text" "$folder/err"; }; then
-        echo "expected $code and '$text', got $got from: $*"
-        head -n 3 "$folder/err"
-        wrong=1
-    fi
-}
 for command in check simulate run; do
     expect 1 "E0206.*\`w_gate_up\` takes 17179869184 bytes, more than the 1073741824" "$m" $command "$hello" -D hidden=65536 -D ffn=65536
     expect 1 "E0206.*more than the 1048576" "$m" $command "$hello" -D hidden=8 -D ffn=1048576
