@@ -67,8 +67,10 @@ void moe_plan_describe(const moe_plan *plan, moe_plan_info *info);
 typedef struct moe_options {
     const char *device;             // "cpu" (default), "sim": a virtual clock, one thread, the same bytes
     const char *transport;          // "local" (default)
-    uint32_t threads;               // compute threads of this process; 0: one per core that it may use
-    double timeout_s;               // no progress for so long ends the step; 0: 30
+    uint32_t threads;               // compute threads of this process; 0: one per core that it may use. A session with one
+                                    // rank and one stream has one less and computes in the calling thread, too
+    double timeout_s;               // no progress for so long ends the step; 0: 30. What the calling thread itself computes
+                                    // for a session with one stream is not timed
     uint64_t seed;                  // of random weights
     int trace;                      // record a timeline of each step (moe_session_trace)
     const char *bind;               // "node" (default): threads stay on their rank's memory node, or last-level cache, where
@@ -107,7 +109,7 @@ typedef struct moe_extern_call {
     const int64_t *row_bytes;       // [inputs + 1]
 } moe_extern_call;
 /// Returns 0, or anything else to end the step on all ranks. Called from the session's threads, for several ranks and
-/// parts at once.
+/// parts at once, or from moe_session_run's.
 typedef int moe_extern_fn(void *user, const moe_extern_call *call);
 /// Name of the plan's number-th extern stage; NULL when it has no more.
 const char *moe_plan_extern(const moe_plan *plan, uint32_t number);

@@ -1,5 +1,6 @@
 // moe_session_run: what a step is given is judged before any data moves, all ranks take the same variant, and the step's
 // end is examined before its results count.
+#include <fenv.h>
 #include <string.h>
 
 #include "runtime/exec/control.h"
@@ -139,10 +140,8 @@ static void begin_rank(struct rank *rank)
         stream_begin_step(&rank->streams[i]);
 }
 
-moe_status moe_session_run(moe_session *session, const moe_step *steps, uint32_t count)
+static moe_status run(moe_session *session, const moe_step *steps, uint32_t count)
 {
-    if (!session || (!steps && count))
-        return MOE_INVALID;
     if (session->broken)
         return MOE_BROKEN; // the error text stays that of the first failure
     if (!session->loaded)
@@ -166,4 +165,16 @@ moe_status moe_session_run(moe_session *session, const moe_step *steps, uint32_t
         return MOE_OK;
     session->broken = true;
     return bad_input(session, (moe_status)atomic_load(&session->failed));
+}
+
+moe_status moe_session_run(moe_session *session, const moe_step *steps, uint32_t count)
+{
+    if (!session || (!steps && count))
+        return MOE_INVALID;
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV); // rounding is no matter of who calls
+    moe_status status = run(session, steps, count);
+    fesetenv(&callers);
+    return status;
 }

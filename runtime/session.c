@@ -1,6 +1,7 @@
 // Sessions: create from a plan, load weights, run steps, destroy. The step itself is the executor's (exec/step.c) and the
 // device's; here its input is judged, its variant chosen, its end examined.
 #include <errno.h>
+#include <fenv.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -265,6 +266,9 @@ moe_status moe_session_load(moe_session *session, const char *path)
     for (uint32_t i = 0; i < session->info->ranks; i++)
         ranks[i] = i;
     char problem[sizeof session->error - 1] = "the weights could not be loaded";
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV); // threads that load inherit it
     int status = weights_load(&(struct weights_request){.plan = session->ir,
                                                         .path = path,
                                                         .seed = session->options.seed,
@@ -278,6 +282,7 @@ moe_status moe_session_load(moe_session *session, const char *path)
                                                         .progress = session->options.progress,
                                                         .progress_user = session->options.progress_user},
                               problem, sizeof problem);
+    fesetenv(&callers);
     free(ranks);
     if (status != MOE_OK)
         return refuse(session, (moe_status)status, "%s", problem);

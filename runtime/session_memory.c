@@ -293,10 +293,10 @@ static bool build_pool(struct moe_session *session)
 {
     struct pool *pool = &session->pool;
     uint32_t count = session->info->ranks * session->streams_per_rank;
-    pool->worker_count = session->options.threads;
-    pool->placement = &session->placement;
     pool->helped = count == 1;
-    uint32_t busy = pool->worker_count + count - pool->helped;
+    pool->worker_count = session->options.threads - pool->helped;
+    pool->placement = &session->placement;
+    uint32_t busy = pool->worker_count + count;
     pool->idle_spins = busy <= machine_processors() ? SPINS_ALONE : SPINS_CROWDED;
     pool->workers = session_alloc(session, pool->worker_count, sizeof *pool->workers);
     pool->slots = session_alloc(session, count, sizeof *pool->slots);

@@ -2,12 +2,14 @@
 #include "compiler/calibrate/probe.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include "runtime/device/machine.h"
+#include "runtime/device/placement.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -167,26 +169,58 @@ static void *probe_thread(void *argument)
     return NULL;
 }
 
+/// Memory to read, huge pages where there are any: page walks are no part of what memory can do. Kept from probe to probe,
+/// for touching new pages takes longer than reading them. NULL: out of memory.
+static char *block_of(size_t bytes)
+{
+    static char *block;
+    static size_t held;
+    if (bytes > held) {
+        free(block);
+        held = bytes;
+        block = aligned_alloc(HUGE_PAGE, held);
+        if (!block)
+            held = 0;
+        else {
+            madvise(block, held, MADV_HUGEPAGE);
+            memset(block, 1, held);
+        }
+    }
+    return block;
+}
+
+/// A core for each thread. A probe lasts for milliseconds, and for as long the system may leave two new threads on one core
+/// while another idles. Read once a count of threads; NULL: out of memory.
+static const struct placement *cores_for(uint32_t threads)
+{
+    static struct placement placement;
+    if (placement.threads != threads) {
+        placement_free(&placement);
+        if (!topology_read(&placement.topology) || !placement_make(&placement, 1, threads, 1, BIND_CORE)) {
+            placement_free(&placement);
+            return NULL;
+        }
+    }
+    return &placement;
+}
+
 static double run_probe(uint32_t threads, double seconds, void (*work)(struct probe *), size_t block_bytes)
 {
     struct probe *probes = calloc(threads, sizeof *probes);
     pthread_t *ids = calloc(threads, sizeof *ids);
-    static char *block; // kept: touching new pages takes longer than reading them
-    static size_t held;
-    if (block_bytes * threads > held) {
-        free(block);
-        held = block_bytes * threads;
-        block = aligned_alloc(HUGE_PAGE, held);
-        madvise(block, held, MADV_HUGEPAGE); // page walks are no part of what memory can do
-        memset(block, 1, held);
-    }
+    char *block = block_bytes ? block_of(block_bytes * threads) : NULL;
+    const struct placement *cores = cores_for(threads);
+    bool fine = probes && ids && cores && (block || !block_bytes);
     double begin = now(), amount = 0;
-    for (uint32_t t = 0; t < threads; t++) {
+    for (uint32_t t = 0; fine && t < threads; t++) {
+        cpu_set_t core;
         probes[t] = (struct probe){.work = work, .seconds = seconds, .block_bytes = block_bytes};
         probes[t].block = block_bytes ? block + t * block_bytes : NULL;
         pthread_create(&ids[t], NULL, probe_thread, &probes[t]);
+        placement_thread(cores, t, &core);
+        placement_keep(cores, ids[t], &core);
     }
-    for (uint32_t t = 0; t < threads; t++) {
+    for (uint32_t t = 0; fine && t < threads; t++) {
         pthread_join(ids[t], NULL);
         amount += probes[t].amount;
     }

@@ -1,5 +1,5 @@
 // What this machine can do at the moment: peak FLOP/s and read bandwidth, measured on the same number of threads as the
-// code under test and beside it, because shared machines drift.
+// code under test and beside it, because shared machines drift. Each thread has a core of its own. 0: out of memory.
 #ifndef MOECC_PROBE_H
 #define MOECC_PROBE_H
 

@@ -1,6 +1,8 @@
 // The CPU device: one thread per (rank, stream), parked between steps, and a worker pool for launches. A stream that
-// lends its own engine (`own_thread`) runs launches itself.
+// lends its own engine (`own_thread`) runs launches itself. A session's only stream runs in the thread that asks for the
+// step: nobody is woken for it, and no more threads compute than were asked for.
 #include <errno.h>
+#include <fenv.h>
 #include <string.h>
 
 #include "runtime/exec/session.h"
@@ -120,7 +122,7 @@ static bool cpu_launch(struct stream *s, struct launch *launch, double cost)
     uint64_t target = atomic_load(&launch->posted.value) + 1;
     struct pool *pool = &s->rank->session->pool;
     pool_post(pool, launch);
-    if (pool->helped && !launch->builtin)
+    if (pool->helped)
         pool_help(pool, launch, target, s->scratch);
     return await_launch(s, launch, target);
 }
@@ -159,8 +161,8 @@ static void *stream_main(void *argument)
     struct stream *s = argument;
     struct moe_session *session = s->rank->session;
     uint32_t seen = 0;
-    if (!session->pool.helped)
-        thread_prefer_short();
+    fesetenv(FE_DFL_ENV); // not that of the thread that made the session
+    thread_prefer_short();
     for (;;) {
         while (atomic_load(&session->epoch) == seen)
             futex_sleep(&session->epoch, seen, FUTEX_FOREVER_NS);
@@ -175,7 +177,7 @@ static void *stream_main(void *argument)
 static bool cpu_create(struct moe_session *session)
 {
     struct cpu_state *state = session_alloc(session, 1, sizeof *state);
-    uint32_t count = session->info->ranks * session->streams_per_rank;
+    uint32_t count = session->pool.helped ? 0 : session->info->ranks * session->streams_per_rank;
     if (!state || !(state->streams = session_alloc(session, count, sizeof *state->streams)))
         return false;
     session->device_state = state;
@@ -213,14 +215,25 @@ static void cpu_destroy(struct moe_session *session)
         session->stuck = true;
 }
 
-static void cpu_run(struct moe_session *session)
+/// The session's only stream, in the caller's thread, which stays for so long where the session's threads are.
+static void run_here(struct moe_session *session)
+{
+    const struct placement *placement = &session->placement;
+    cpu_set_t seat, before;
+    placement_thread(placement, 0, &seat);
+    bool moved = CPU_COUNT(&seat) && sched_getaffinity(0, sizeof before, &before) == 0;
+    if (moved)
+        placement_keep(placement, pthread_self(), &seat);
+    run_stream(&session->ranks[0].streams[0]);
+    if (moved)
+        placement_keep(placement, pthread_self(), &before);
+}
+
+/// All streams, each in its thread.
+static void run_threads(struct moe_session *session)
 {
     const struct cpu_state *state = session->device_state;
     uint64_t target = atomic_load(&session->finished.value) + state->count;
-    if (session->emulation)
-        emulate_reset(session);
-    else
-        session->step_begin = clock_ns();
     atomic_fetch_add(&session->epoch, 1);
     futex_wake(&session->epoch, INT_MAX);
     // Streams end by themselves, failed or not; only a kernel that never returns on a stream's own thread does not. Where no
@@ -239,6 +252,18 @@ static void cpu_run(struct moe_session *session)
             break;
         }
     }
+}
+
+static void cpu_run(struct moe_session *session)
+{
+    if (session->emulation)
+        emulate_reset(session);
+    else
+        session->step_begin = clock_ns();
+    if (session->pool.helped)
+        run_here(session);
+    else
+        run_threads(session);
     session->step_end = clock_ns() - session->step_begin;
     if (session->emulation)
         emulate_end(session);

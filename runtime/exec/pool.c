@@ -2,6 +2,7 @@
 #include "pool.h"
 
 #include <errno.h>
+#include <fenv.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,7 +36,7 @@ static int64_t piece_of(const struct pool *pool, const struct launch *launch, in
 {
     int64_t grains = 1;
     if (pool->helped && !launch->urgent) {
-        grains = left / (2 * (int64_t)pool->worker_count) / launch->grain;
+        grains = left / (2 * (int64_t)pool_hands(pool)) / launch->grain;
         grains = grains < 1 ? 1 : grains < LONGEST_PIECE ? grains : LONGEST_PIECE;
     }
     int64_t size = grains * launch->grain;
@@ -108,13 +109,12 @@ static void *worker_main(void *argument)
 {
     struct worker *w = argument;
     struct pool *pool = w->pool;
+    fesetenv(FE_DFL_ENV); // not that of the thread that made the session
     while (!atomic_load(&pool->stop)) {
         uint32_t seen = atomic_load(&pool->epoch);
         if (find_work(w, true) || find_work(w, false))
             continue;
-        // beside the stream's thread that helps, one worker is too many: it leaves the cores to the others at once
-        uint32_t spins = pool->helped && atomic_load(&pool->sleepers) == 0 ? 0 : pool->idle_spins;
-        for (uint32_t i = 0; i < spins && atomic_load_explicit(&pool->epoch, memory_order_relaxed) == seen; i++)
+        for (uint32_t i = 0; i < pool->idle_spins && atomic_load_explicit(&pool->epoch, memory_order_relaxed) == seen; i++)
             ;
         atomic_fetch_add(&pool->sleepers, 1);
         if (atomic_load(&pool->epoch) == seen && !atomic_load(&pool->stop))
@@ -134,7 +134,7 @@ bool pool_start(struct pool *pool)
             return false;
         w->started = true;
         cpu_set_t processors;
-        placement_thread(pool->placement, i, &processors);
+        placement_thread(pool->placement, i + pool->helped, &processors);
         placement_keep(pool->placement, w->thread, &processors);
     }
     return true;
@@ -155,17 +155,14 @@ bool pool_stop(struct pool *pool)
     return all;
 }
 
-/// Sleeping workers that a launch of so many pieces can use; all of them, where only some are in its team. The thread of a session's only stream works in place of
-/// one.
+/// Sleeping workers that a launch of so many pieces can use; all of them, where only some are in its team. A stream that
+/// helps takes a piece itself.
 static int64_t wanted_workers(const struct pool *pool, const struct launch *launch)
 {
     int64_t pieces = (launch->units + launch->grain - 1) / launch->grain, sleepers = atomic_load(&pool->sleepers);
-    if (pool->teams > 1)
+    if (!sleepers || pool->teams > 1)
         return sleepers ? INT32_MAX : 0;
-    if (!pool->helped || launch->builtin)
-        return sleepers ? pieces : 0;
-    int64_t most = pieces < pool->worker_count ? pieces : pool->worker_count;
-    return most - 1 - (pool->worker_count - sleepers);
+    return pool->helped ? pieces - 1 - (pool->worker_count - sleepers) : pieces;
 }
 
 void pool_post(struct pool *pool, struct launch *launch)

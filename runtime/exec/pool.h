@@ -50,7 +50,7 @@ struct pool {
     uint32_t teams;        // worker i is in team i % teams, and so is rank i
     const struct placement *placement;
     uint32_t idle_spins;   // looks before an idle worker sleeps
-    bool helped;           // the session's only stream works on its launches, in place of one worker
+    bool helped;           // the session's only stream works on its launches: one worker less
     struct worker helper;  // that stream, while it does
     struct launch **slots; // one per stream, by descending priority
     uint32_t slot_count, group; // a group of slots: the same stream of every rank
@@ -59,6 +59,12 @@ struct pool {
     _Atomic uint32_t *urgent; // [teams] urgent launches with units left
     _Atomic bool stop;
 };
+
+/// Threads that compute.
+static inline uint32_t pool_hands(const struct pool *pool)
+{
+    return pool->worker_count + pool->helped;
+}
 
 bool pool_start(struct pool *pool);
 /// Ends the workers. False: one is stuck in a kernel; nothing it can reach may be freed.

@@ -240,7 +240,7 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
     l->grain = k->grain > 0 ? k->grain : 1;
     l->urgent = k->role != kernel_role_mlp_up && k->role != kernel_role_mlp_down; // short, and messages wait for it
     if (!l->urgent) { // every worker several pieces, so that none has much left when the others are done
-        int64_t share = l->units / (4 * (int64_t)session->pool.worker_count);
+        int64_t share = l->units / (4 * (int64_t)pool_hands(&session->pool));
         l->grain = l->grain <= share ? l->grain : share > 0 ? share : 1;
     }
     atomic_store_explicit(&l->spent, 0, memory_order_relaxed);

@@ -9,6 +9,8 @@
 
 #include "compiler/calibrate/probe.h"
 
+enum { MOST_TRIES = 4 }; // of a sample
+
 static double now(void)
 {
     struct timespec t;
@@ -54,12 +56,30 @@ struct bench_ratio bench_compare(const struct bench_line *a, const struct bench_
     return (struct bench_ratio){bench_median(ratios, n), ratios[out], ratios[n - 1 - out]};
 }
 
-/// A run of a batch: enough repetitions to last 10 ms, between two probes.
-static bool sample(struct bench_loaded *loaded, const struct bench_group *group, struct bench_batch *batch, void *y,
-                   struct bench_line *line)
+/// Time that the host of a virtual machine gave to others, over all processors, in the system's ticks.
+static long long stolen(void)
+{
+    long long ticks = 0;
+    FILE *file = fopen("/proc/stat", "r");
+    if (!file || fscanf(file, "cpu %*d %*d %*d %*d %*d %*d %*d %lld", &ticks) != 1)
+        ticks = 0;
+    if (file)
+        fclose(file);
+    return ticks;
+}
+
+/// What was measured between two probes.
+struct reading {
+    double seconds, peak, bandwidth; // of one step
+};
+
+/// Enough repetitions of a batch to last 10 ms.
+static bool read_once(struct bench_loaded *loaded, const struct bench_group *group, struct bench_batch *batch, void *y,
+                      struct reading *reading)
 {
     unsigned threads = group->threads, repeats = 0;
-    double peak = 0, bandwidth = 0, begin, end;
+    double begin = 0, end = 0;
+    *reading = (struct reading){0};
     for (int side = 0; side < 2; side++) {
         if (side == 1) {
             begin = now();
@@ -70,15 +90,37 @@ static bool sample(struct bench_loaded *loaded, const struct bench_group *group,
                 end = now();
             } while (end - begin < 0.01);
         }
-        peak += 0.5 * (group->dtype == BENCH_F32 ? probe_f32_peak(threads, 0.01) : probe_bf16_peak(threads, 0.01));
-        bandwidth += 0.5 * probe_read_bandwidth(threads, 0.02);
+        double peak = group->dtype == BENCH_F32 ? probe_f32_peak(threads, 0.01) : probe_bf16_peak(threads, 0.01);
+        double bandwidth = probe_read_bandwidth(threads, 0.02);
+        if (!(peak > 0) || !(bandwidth > 0)) {
+            fprintf(stderr, "out of memory for a probe\n");
+            return false;
+        }
+        reading->peak += 0.5 * peak;
+        reading->bandwidth += 0.5 * bandwidth;
     }
-    double seconds = (end - begin) / repeats, compute = bench_flops(group->shape, batch->tokens) / peak;
-    double own = bench_weight_bytes(group->shape, line->dtype, batch) / bandwidth;
-    double memory = bench_weight_bytes(group->shape, group->dtype, batch) / bandwidth;
-    line->peak_share += (compute / seconds - line->peak_share) / (line->count + 1);
+    reading->seconds = (end - begin) / repeats;
+    return true;
+}
+
+/// A sample of a line. One during which a processor was taken away is taken again, a few times.
+static bool sample(struct bench_loaded *loaded, const struct bench_group *group, struct bench_batch *batch, void *y,
+                   struct bench_line *line)
+{
+    struct reading r;
+    long long before;
+    int tries = 0;
+    do {
+        before = stolen();
+        if (!read_once(loaded, group, batch, y, &r))
+            return false;
+    } while (stolen() != before && ++tries < MOST_TRIES);
+    double compute = bench_flops(group->shape, batch->tokens) / r.peak;
+    double own = bench_weight_bytes(group->shape, line->dtype, batch) / r.bandwidth;
+    double memory = bench_weight_bytes(group->shape, group->dtype, batch) / r.bandwidth;
+    line->peak_share += (compute / r.seconds - line->peak_share) / (line->count + 1);
     line->samples[line->count++] =
-        (struct bench_sample){seconds, fmax(compute, own) / seconds, fmax(compute, memory) / seconds};
+        (struct bench_sample){r.seconds, fmax(compute, own) / r.seconds, fmax(compute, memory) / r.seconds};
     return true;
 }
 

@@ -28,7 +28,7 @@ struct bench_line {
     enum bench_routing routing;
     unsigned threads;
     int64_t tokens, active;
-    double peak_share;                  // of the FLOP/s peak, median
+    double peak_share;                  // of the FLOP/s peak, mean
     unsigned count;
     struct bench_sample samples[BENCH_MOST_SAMPLES];
 };

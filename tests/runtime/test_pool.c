@@ -8,7 +8,7 @@
 
 void suite_pool(void);
 
-enum { MOST_UNITS = 1000, WORKERS = 2 };
+enum { MOST_UNITS = 1000, MOST_HANDS = 3 };
 
 static _Atomic uint32_t taken[MOST_UNITS];
 static _Atomic int64_t length[MOST_UNITS]; // of the piece that begins there; 0: none does
@@ -21,18 +21,18 @@ static void note_units(const struct moe_kargs *args, int64_t begin, int64_t end,
         atomic_fetch_add(&taken[i], 1);
 }
 
-static void run_launch(struct launch *launch, bool helped)
+static void run_launch(struct launch *launch, uint32_t hands, bool helped)
 {
-    struct worker workers[WORKERS] = {0};
+    struct worker workers[MOST_HANDS] = {0};
     struct launch *slots[] = {launch};
     struct placement anywhere = {0};
     static const uint32_t order[] = {0};
     _Atomic uint32_t urgent = 0;
-    struct pool pool = {.workers = workers, .worker_count = WORKERS, .teams = 1, .placement = &anywhere, .helped = helped,
+    struct pool pool = {.workers = workers, .worker_count = hands - helped, .teams = 1, .placement = &anywhere, .helped = helped,
                         .slots = slots, .slot_count = 1, .group = 1, .urgent = &urgent};
     memset(taken, 0, sizeof taken);
     memset(length, 0, sizeof length);
-    for (uint32_t i = 0; i < WORKERS; i++)
+    for (uint32_t i = 0; i < MOST_HANDS; i++)
         workers[i].order = order;
     CU_ASSERT_FATAL(pool_start(&pool));
     uint64_t target = atomic_load(&launch->posted.value) + 1;
@@ -49,9 +49,9 @@ static void run_launch(struct launch *launch, bool helped)
 
 static void test_alike(void)
 {
-    for (int kind = 0; kind < 2; kind++) { // another stream may wait; this one is what others wait for
-        struct launch launch = {.fn = note_units, .units = 403, .grain = 4, .urgent = kind == 1};
-        run_launch(&launch, kind == 1);
+    for (uint32_t kind = 0; kind < 2 * MOST_HANDS; kind++) { // another stream may wait; this one is what others wait for
+        struct launch launch = {.fn = note_units, .units = 403, .grain = 4, .urgent = kind % 2 == 1};
+        run_launch(&launch, kind / 2 + 1, kind % 2 == 1);
         for (int64_t at = 0; at < launch.units; at += launch.grain)
             CU_ASSERT_EQUAL(length[at], at + launch.grain < launch.units ? launch.grain : launch.units - at);
     }
@@ -61,10 +61,11 @@ static void test_long_first(void)
 {
     static const struct {
         int64_t units, grain, first;
-    } cases[] = {{64, 4, 16}, {403, 4, 64}, {1000, 1, 16}, {7, 4, 4}, {1, 4, 1}};
+        uint32_t hands;
+    } cases[] = {{64, 4, 16, 2}, {403, 4, 64, 2}, {1000, 1, 16, 2}, {7, 4, 4, 2}, {1, 4, 1, 2}, {64, 4, 32, 1}, {64, 4, 8, 3}};
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct launch launch = {.fn = note_units, .units = cases[i].units, .grain = cases[i].grain};
-        run_launch(&launch, true);
+        run_launch(&launch, cases[i].hands, true);
         CU_ASSERT_EQUAL(length[0], cases[i].first);
         int64_t last = cases[i].first;
         for (int64_t at = 0; at < launch.units && length[at]; at += length[at]) {
