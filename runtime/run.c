@@ -171,10 +171,13 @@ moe_status moe_session_run(moe_session *session, const moe_step *steps, uint32_t
 {
     if (!session || (!steps && count))
         return MOE_INVALID;
+    if (atomic_exchange(&session->running, true))
+        return open_fail(MOE_INVALID, "the session is in a step, which an extern stage or another thread has not ended");
     fenv_t callers;
     fegetenv(&callers);
     fesetenv(FE_DFL_ENV); // rounding is no matter of who calls
     moe_status status = run(session, steps, count);
     fesetenv(&callers);
+    atomic_store(&session->running, false);
     return status;
 }

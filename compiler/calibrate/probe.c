@@ -148,14 +148,43 @@ static void fma_plain(struct probe *probe)
     probe->amount += 2.0 * (double)(CHAINS * INNER);
 }
 
-static void read_block(struct probe *probe)
+// A sum over the block, by loads as wide as there are: narrower ones would be what bounds it where memory is fast.
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static void read_512(struct probe *probe)
 {
-    const uint64_t *words = (const uint64_t *)(const void *)probe->block;
-    uint64_t sum[8] = {0};
-    for (size_t i = 0; i + 8 <= probe->block_bytes / 8; i += 8)
-        for (int k = 0; k < 8; k++) // kept in vector registers
-            sum[k] ^= words[i + (size_t)k];
-    probe->sink = (float)(sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7]);
+    __m512i sum[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (size_t i = 0; i + sizeof sum <= probe->block_bytes; i += sizeof sum)
+#pragma GCC unroll 4
+        for (size_t k = 0; k < 4; k++)
+            sum[k] = _mm512_xor_si512(sum[k], _mm512_load_si512(probe->block + i + k * sizeof *sum));
+    sum[0] = _mm512_xor_si512(_mm512_xor_si512(sum[0], sum[1]), _mm512_xor_si512(sum[2], sum[3]));
+    probe->sink = (float)_mm512_reduce_add_epi64(sum[0]);
+    probe->amount += (double)probe->block_bytes;
+}
+
+__attribute__((target("avx2"))) static void read_256(struct probe *probe)
+{
+    __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (size_t i = 0; i + sizeof sum <= probe->block_bytes; i += sizeof sum)
+#pragma GCC unroll 4
+        for (size_t k = 0; k < 4; k++)
+            sum[k] = _mm256_xor_si256(sum[k], _mm256_load_si256((const __m256i *)(const void *)(probe->block + i) + k));
+    sum[0] = _mm256_xor_si256(_mm256_xor_si256(sum[0], sum[1]), _mm256_xor_si256(sum[2], sum[3]));
+    probe->sink = (float)_mm256_extract_epi64(sum[0], 0);
+    probe->amount += (double)probe->block_bytes;
+}
+#endif
+
+static void read_plain(struct probe *probe)
+{
+    typedef uint64_t pair __attribute__((vector_size(16)));
+    const pair *block = (const pair *)(const void *)probe->block;
+    pair sum[4] = {0};
+    for (size_t i = 0; i + 4 <= probe->block_bytes / sizeof *block; i += 4)
+#pragma GCC unroll 4
+        for (size_t k = 0; k < 4; k++)
+            sum[k] ^= block[i + k];
+    probe->sink = (float)(sum[0] ^ sum[1] ^ sum[2] ^ sum[3])[0];
     probe->amount += (double)probe->block_bytes;
 }
 
@@ -254,5 +283,12 @@ double probe_bf16_peak(uint32_t threads, double seconds)
 
 double probe_read_bandwidth(uint32_t threads, double seconds)
 {
-    return run_probe(threads, seconds, read_block, (size_t)256 << 20);
+    size_t block = (size_t)256 << 20;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        return run_probe(threads, seconds, read_512, block);
+    if (__builtin_cpu_supports("avx2"))
+        return run_probe(threads, seconds, read_256, block);
+#endif
+    return run_probe(threads, seconds, read_plain, block);
 }

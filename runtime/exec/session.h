@@ -182,6 +182,7 @@ struct moe_session {
     int64_t timeout_ns;
 
     // The step in progress.
+    _Atomic bool running;
     const struct plan_variant *variant;
     uint64_t step_number;
     int64_t step_tokens;          // over all ranks; the caller's moe_step array is not looked at once a step has ended

@@ -9,7 +9,7 @@
 
 #include "compiler/calibrate/probe.h"
 
-enum { MOST_TRIES = 4 }; // of a sample
+enum { MOST_TRIES = 4, FEW_TOKENS = 8 }; // tries: of a sample
 
 static double now(void)
 {
@@ -189,7 +189,8 @@ static bool measure_engine(struct measuring *m, unsigned number, bool is_first)
     for (unsigned i = 0; fine && i < m->batch_count; i++) {
         struct bench_line *line = &m->lines[i * m->engine_count + number];
         fine = bench_run(loaded, &m->batches[i], m->y) && (!is_first || check_result(m, engine, i));
-        for (unsigned s = 0; fine && s < group->samples; s++)
+        unsigned samples = m->batches[i].tokens <= FEW_TOKENS ? 2 * group->samples : group->samples; // short, and noisy
+        for (unsigned s = 0; fine && s < samples; s++)
             fine = sample(loaded, group, &m->batches[i], m->y, line);
     }
     if (loaded)

@@ -10,7 +10,7 @@ enum { BENCH_MOST_ENGINES = 5, BENCH_MOST_COUNTS = 8, BENCH_MOST_SAMPLES = 64 };
 struct bench_group {
     const struct bench_shape *shape;
     enum bench_dtype dtype;
-    unsigned threads, rounds, samples;  // samples: a round and engine
+    unsigned threads, rounds, samples;  // samples: a round and engine, twice as many of few tokens
     int64_t tokens[BENCH_MOST_COUNTS];  // ascending, ended by 0
     bool routings[BENCH_ROUTINGS];
 };

@@ -1,7 +1,9 @@
 // Extern stages: the embedding program's function gets every row of every layer once, its result is what the next stage
 // reads, and a function that is missing, unknown or fails is an error that names it.
 #include <CUnit/CUnit.h>
+#include <fenv.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +25,18 @@ static const char text[] =
     "    %s\n    yield %s;\n}\n"
     "pipeline main { layer = moe; repeat = %d; cluster = two; placement = even; target = cpu; use %s; }\n";
 
-static moe_plan *compile(bool with_extern, int layers, const char *use)
+static moe_plan *compile_ranks(bool with_extern, int layers, const char *use, uint32_t ranks)
 {
     char source[4096];
     const char *x = with_extern ? "a" : "x";
     snprintf(source, sizeof source, text, with_extern ? "extern stage attn: a = attention(x, cost: 1ms);" : "", x, x,
              with_extern ? "extern stage post: y = residual(yc, a);" : "", with_extern ? "y" : "yc", layers, use);
-    return subject_compile(&(struct subject){.text = source, .layer = -1});
+    return subject_compile(&(struct subject){.text = source, .layer = -1, .ranks = ranks});
+}
+
+static moe_plan *compile(bool with_extern, int layers, const char *use)
+{
+    return compile_ranks(with_extern, layers, use, RANKS);
 }
 
 struct log {
@@ -179,6 +186,56 @@ static void test_teams(void)
     moe_plan_close(plan);
 }
 
+struct visit {
+    moe_session *session;
+    pthread_t caller;
+    int calls, elsewhere, loose, rounded, entered;
+};
+
+/// The first tensor as it is; looks where it is called.
+static int look(void *user, const moe_extern_call *call)
+{
+    struct visit *v = user;
+    cpu_set_t processors;
+    moe_step step = {.tokens = call->count, .in = call->in[0], .out = call->out};
+    v->calls++;
+    v->elsewhere += !pthread_equal(pthread_self(), v->caller);
+    v->loose += sched_getaffinity(0, sizeof processors, &processors) || CPU_COUNT(&processors) != 1;
+    v->rounded += fegetround() != FE_TONEAREST;
+    v->entered += moe_session_run(v->session, &step, 1) != MOE_INVALID || !strstr(moe_last_error(), "is in a step");
+    memcpy(call->out, call->in[0], (size_t)(call->count * WIDTH) * 4);
+    return 0;
+}
+
+/// A session's only stream runs in the caller's thread, which is a session's thread for so long and its own again after.
+static void test_caller(void)
+{
+    moe_plan *plan = compile_ranks(true, LAYERS, "serial", 1);
+    struct visit v = {.caller = pthread_self()};
+    cpu_set_t before, after;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    CU_ASSERT_EQUAL(moe_session_create(plan, &(moe_options){.threads = 2, .bind = "core"}, &v.session), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_load(v.session, "random"), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_extern(v.session, "attn", look, &v), MOE_OK);
+    CU_ASSERT_EQUAL(moe_session_extern(v.session, "post", look, &v), MOE_OK);
+    moe_step step = {.tokens = BOUND, .in = in[0], .out = out[0]};
+    sched_getaffinity(0, sizeof before, &before);
+    fesetround(FE_UPWARD);
+    for (int i = 0; i < 3; i++)
+        CU_ASSERT_EQUAL(moe_session_run(v.session, &step, 1), MOE_OK);
+    CU_ASSERT_EQUAL(fegetround(), FE_UPWARD);
+    fesetround(FE_TONEAREST);
+    sched_getaffinity(0, sizeof after, &after);
+    CU_ASSERT(CPU_EQUAL(&before, &after));
+    CU_ASSERT_EQUAL(v.calls, 3 * 2 * LAYERS);
+    CU_ASSERT_EQUAL(v.elsewhere, 0);
+    CU_ASSERT_EQUAL(v.loose, 0);
+    CU_ASSERT_EQUAL(v.rounded, 0);
+    CU_ASSERT_EQUAL(v.entered, 0);
+    moe_session_destroy(v.session);
+    moe_plan_close(plan);
+}
+
 static void test_refused(void)
 {
     struct log *log = calloc(1, sizeof *log);
@@ -212,5 +269,6 @@ void suite_externs(void)
     CU_add_test(suite, "every row once, the same bytes under every schedule", test_called);
     CU_add_test(suite, "the next stage reads its result", test_result);
     CU_add_test(suite, "emulated links: a rank's threads work for no other", test_teams);
+    CU_add_test(suite, "an only stream runs in the caller's thread", test_caller);
     CU_add_test(suite, "missing, unknown, failing", test_refused);
 }
