@@ -15,13 +15,14 @@
 #include <immintrin.h>
 #endif
 
-enum { CHAINS = 16, LANES = 16, INNER = 4096, HUGE_PAGE = 2 << 20 };
+enum { CHAINS = 16, LANES = 16, INNER = 4096, HUGE_PAGE = 2 << 20, SLICE = 1 << 20 };
 
 struct probe {
     void (*work)(struct probe *probe);  // one slice of work
     double seconds, amount;             // amount done: FLOPs or bytes
-    const char *block;
-    size_t block_bytes;
+    double rate;                        // per second of this thread
+    const char *block;                  // to read: slice after slice, again and again
+    size_t block_bytes, at;
     volatile float sink;
 };
 
@@ -148,53 +149,62 @@ static void fma_plain(struct probe *probe)
     probe->amount += 2.0 * (double)(CHAINS * INNER);
 }
 
-// A sum over the block, by loads as wide as there are: narrower ones would be what bounds it where memory is fast.
+static const char *next_slice(struct probe *probe)
+{
+    const char *slice = probe->block + probe->at;
+    probe->at = (probe->at + SLICE) % probe->block_bytes;
+    probe->amount += SLICE;
+    return slice;
+}
+
+// A sum over a slice, by loads as wide as there are: narrower ones would be what bounds it where memory is fast.
 #if defined(__x86_64__)
 __attribute__((target("avx512f"))) static void read_512(struct probe *probe)
 {
     __m512i sum[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
-    for (size_t i = 0; i + sizeof sum <= probe->block_bytes; i += sizeof sum)
+    const char *slice = next_slice(probe);
+    for (size_t i = 0; i < SLICE; i += sizeof sum)
 #pragma GCC unroll 4
         for (size_t k = 0; k < 4; k++)
-            sum[k] = _mm512_xor_si512(sum[k], _mm512_load_si512(probe->block + i + k * sizeof *sum));
+            sum[k] = _mm512_xor_si512(sum[k], _mm512_load_si512(slice + i + k * sizeof *sum));
     sum[0] = _mm512_xor_si512(_mm512_xor_si512(sum[0], sum[1]), _mm512_xor_si512(sum[2], sum[3]));
     probe->sink = (float)_mm512_reduce_add_epi64(sum[0]);
-    probe->amount += (double)probe->block_bytes;
 }
 
 __attribute__((target("avx2"))) static void read_256(struct probe *probe)
 {
     __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (size_t i = 0; i + sizeof sum <= probe->block_bytes; i += sizeof sum)
+    const char *slice = next_slice(probe);
+    for (size_t i = 0; i < SLICE; i += sizeof sum)
 #pragma GCC unroll 4
         for (size_t k = 0; k < 4; k++)
-            sum[k] = _mm256_xor_si256(sum[k], _mm256_load_si256((const __m256i *)(const void *)(probe->block + i) + k));
+            sum[k] = _mm256_xor_si256(sum[k], _mm256_load_si256((const __m256i *)(const void *)(slice + i) + k));
     sum[0] = _mm256_xor_si256(_mm256_xor_si256(sum[0], sum[1]), _mm256_xor_si256(sum[2], sum[3]));
     probe->sink = (float)_mm256_extract_epi64(sum[0], 0);
-    probe->amount += (double)probe->block_bytes;
 }
 #endif
 
 static void read_plain(struct probe *probe)
 {
     typedef uint64_t pair __attribute__((vector_size(16)));
-    const pair *block = (const pair *)(const void *)probe->block;
+    const pair *slice = (const pair *)(const void *)next_slice(probe);
     pair sum[4] = {0};
-    for (size_t i = 0; i + 4 <= probe->block_bytes / sizeof *block; i += 4)
+    for (size_t i = 0; i < SLICE / sizeof *slice; i += 4)
 #pragma GCC unroll 4
         for (size_t k = 0; k < 4; k++)
-            sum[k] ^= block[i + k];
+            sum[k] ^= slice[i + k];
     probe->sink = (float)(sum[0] ^ sum[1] ^ sum[2] ^ sum[3])[0];
-    probe->amount += (double)probe->block_bytes;
 }
 
 static void *probe_thread(void *argument)
 {
     struct probe *probe = argument;
-    double end = now() + probe->seconds;
-    do
+    double begin = now(), time;
+    do {
         probe->work(probe);
-    while (now() < end);
+        time = now() - begin;
+    } while (time < probe->seconds);
+    probe->rate = probe->amount / time;
     return NULL;
 }
 
@@ -240,7 +250,7 @@ static double run_probe(uint32_t threads, double seconds, void (*work)(struct pr
     char *block = block_bytes ? block_of(block_bytes * threads) : NULL;
     const struct placement *cores = cores_for(threads);
     bool fine = probes && ids && cores && (block || !block_bytes);
-    double begin = now(), amount = 0;
+    double rate = 0;
     for (uint32_t t = 0; fine && t < threads; t++) {
         cpu_set_t core;
         probes[t] = (struct probe){.work = work, .seconds = seconds, .block_bytes = block_bytes};
@@ -251,12 +261,11 @@ static double run_probe(uint32_t threads, double seconds, void (*work)(struct pr
     }
     for (uint32_t t = 0; fine && t < threads; t++) {
         pthread_join(ids[t], NULL);
-        amount += probes[t].amount;
+        rate += probes[t].rate;
     }
-    double elapsed = now() - begin;
     free(ids);
     free(probes);
-    return amount / elapsed;
+    return rate;
 }
 
 double probe_f32_peak(uint32_t threads, double seconds)
