@@ -215,9 +215,10 @@ static bool build_stream(struct rank *rank, uint32_t index)
     s->routed = session_alloc(session, experts, sizeof(int64_t));
     s->last_routed = session_alloc(session, experts, sizeof(int64_t));
     s->computed = session_alloc(session, owned * session->info->ranks, sizeof(int64_t));
+    s->busy = session_alloc(session, owned, sizeof *s->busy);
     char *scratch = session_alloc(session, session->scratch_bytes + 128, 1);
     s->scratch = scratch ? scratch + (64 - (uintptr_t)scratch % 64) : NULL;
-    return s->routed && s->last_routed && s->computed && s->scratch && build_traces(s);
+    return s->routed && s->last_routed && s->computed && s->busy && s->scratch && build_traces(s);
 }
 
 static bool build_rank(struct moe_session *session, uint32_t number)

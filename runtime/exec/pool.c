@@ -25,8 +25,14 @@ void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch
 {
     if (launch->builtin)
         launch->builtin(launch->stream, &launch->args);
-    else
+    else if (!launch->groups)
         launch->fn(&launch->args, begin, end, scratch);
+    else
+        for (int64_t size = launch->group_units, next; begin < end; begin = next) {
+            int64_t group = begin / size, moved = (launch->groups[group] - group) * size;
+            next = (group + 1) * size < end ? (group + 1) * size : end;
+            launch->fn(&launch->args, begin + moved, next + moved, scratch);
+        }
 }
 
 /// Units that one worker takes of those left. Each piece begins with reads that nothing announced and ends with prefetches

@@ -24,6 +24,10 @@ struct launch {
     struct stream *stream;
     struct moe_kargs args;
     int64_t units, grain;
+    // Where units come in groups of which some are empty: those that are not, by number, of `group_units` each; unit u is
+    // then unit u % group_units of groups[u / group_units]. NULL: there are no others.
+    const int32_t *groups;
+    int64_t group_units;
     uint32_t team;           // whose workers take units of it
     bool urgent;             // other ranks wait for it: goes before all that is not
     _Atomic int64_t next;    // first unit nobody has taken

@@ -99,6 +99,7 @@ struct stream {
     struct spans spans, messages;
     int64_t *routed, *last_routed; // [experts] pairs by the bins of this stream; of the last layer
     int64_t *computed;             // [ranks, owned] pairs by its fan_outs, by source and local id
+    int32_t *busy;                 // [owned] of the launch: local experts that have rows
     int64_t overflowed, rounds_run, dropped;
     int64_t bytes_sent[MOE_MAX_AXES]; // by the axis they crossed
     struct loss_sums loss[LOSS_KINDS];

@@ -127,18 +127,33 @@ static void declare(const struct stream *s, const struct plan_arg *arg, struct r
 #endif
 }
 
+/// Units of the experts that have rows. With few tokens most have none, and pieces of work are cut by what is left to do.
+static int64_t busy_units(struct stream *s, const struct plan_kernel *k, const struct moe_pairs_head *pairs)
+{
+    int64_t busy = 0, owned = ROW(s->rank->session->ir, plan_rank, s->rank->number)->owned.count;
+    for (int64_t e = 0; pairs->rows && pairs->experts <= owned && e < pairs->experts; e++)
+        if (pairs->expert_first[e + 1] > pairs->expert_first[e])
+            s->busy[busy++] = (int32_t)e;
+    if (busy == 0 || busy == pairs->experts)
+        return pairs->rows ? k->unit_count * pairs->experts : 0;
+    s->launch.groups = s->busy;
+    s->launch.group_units = k->unit_count;
+    return k->unit_count * busy;
+}
+
 /// Units of a launch; control data says how many rows there are.
-static int64_t count_units(const struct plan_kernel *k, const struct moe_kargs *a)
+static int64_t count_units(struct stream *s, const struct plan_kernel *k, const struct moe_kargs *a)
 {
     const struct moe_pairs_head *pairs = a->p[0];
     const struct moe_bins_head *bins = a->p[0];
+    s->launch.groups = NULL;
     switch (k->role) {
     case kernel_role_copy_rows:
         return ((const struct moe_row_table *)a->p[COPY_CONTROL])[k->n[5]].rows;
     case kernel_role_sum_rows:
         return ((const struct moe_sums_head *)a->p[SUM_CONTROL])->sums.rows;
     case kernel_role_mlp_up:
-        return pairs->rows ? k->unit_count * pairs->experts : 0;
+        return busy_units(s, k, pairs);
     case kernel_role_mlp_down:
         return pairs->rows ? k->unit_count : 0;
     case kernel_role_merge:
@@ -236,7 +251,7 @@ static enum stepped do_launch(struct stream *s, const struct plan_instr *in, str
     bool routes = k->role == kernel_role_route || k->role == kernel_role_limit, given = routes && use_given(s, k, a);
     l->builtin = builtins[k->role];
     l->fn = session->kernels[in->kernel];
-    l->units = given ? 0 : count_units(k, a);
+    l->units = given ? 0 : count_units(s, k, a);
     l->grain = k->grain > 0 ? k->grain : 1;
     l->urgent = k->role != kernel_role_mlp_up && k->role != kernel_role_mlp_down; // short, and messages wait for it
     if (!l->urgent) { // every worker several pieces, so that none has much left when the others are done
