@@ -109,7 +109,7 @@ typedef struct moe_extern_call {
     const int64_t *row_bytes;       // [inputs + 1]
 } moe_extern_call;
 /// Returns 0, or anything else to end the step on all ranks. Called from the session's threads, for several ranks and
-/// parts at once, or from moe_session_run's.
+/// parts at once; where the session has one rank and one stream, from the thread that called moe_session_run.
 typedef int moe_extern_fn(void *user, const moe_extern_call *call);
 /// Name of the plan's number-th extern stage; NULL when it has no more.
 const char *moe_plan_extern(const moe_plan *plan, uint32_t number);

@@ -108,8 +108,10 @@ static bool cpu_launch(struct stream *s, struct launch *launch, double cost)
     (void)cost;
     if (launch->units <= 0)
         return true;
-    // what one worker would take at once is done before it would have woken; expert kernels leave streams their threads
-    bool brief = launch->urgent && launch->units <= launch->grain;
+    // what one worker would take at once is done before it would have woken; expert kernels and host functions leave streams
+    // their threads, where there are others to serve
+    struct pool *pool = &s->rank->session->pool;
+    bool brief = (launch->urgent || pool->helped) && launch->units <= launch->grain;
     if (s->plan->own_thread || brief) {
         int64_t from = thread_ns();
         for (int64_t at = 0; at < launch->units && !session_failed(s->rank->session); at += launch->grain) {
@@ -120,7 +122,6 @@ static bool cpu_launch(struct stream *s, struct launch *launch, double cost)
         return true;
     }
     uint64_t target = atomic_load(&launch->posted.value) + 1;
-    struct pool *pool = &s->rank->session->pool;
     pool_post(pool, launch);
     if (pool->helped)
         pool_help(pool, launch, target, s->scratch);
