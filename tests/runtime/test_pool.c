@@ -1,4 +1,4 @@
-// How the worker pool cuts a launch: every unit once, whoever takes it; a session's only stream has long pieces first and
+// How the worker pool cuts a launch: every unit that has work once, whoever takes it; a session's only stream has long pieces first and
 // none shorter than a grain but the last, while others, and all that is urgent, go grain by grain.
 #include <CUnit/CUnit.h>
 #include <string.h>
@@ -43,8 +43,13 @@ static void run_launch(struct launch *launch, uint32_t hands, bool helped)
         event_sleep(&launch->posted, target);
     pool_retire(launch);
     CU_ASSERT_FATAL(pool_stop(&pool));
+}
+
+/// Every unit below `units` was taken once, no other was.
+static void expect_all(int64_t units)
+{
     for (int64_t i = 0; i < MOST_UNITS; i++)
-        CU_ASSERT_EQUAL(taken[i], i < launch->units);
+        CU_ASSERT_EQUAL(taken[i], i < units);
 }
 
 static void test_alike(void)
@@ -52,6 +57,7 @@ static void test_alike(void)
     for (uint32_t kind = 0; kind < 2 * MOST_HANDS; kind++) { // another stream may wait; this one is what others wait for
         struct launch launch = {.fn = note_units, .units = 403, .grain = 4, .urgent = kind % 2 == 1};
         run_launch(&launch, kind / 2 + 1, kind % 2 == 1);
+        expect_all(launch.units);
         for (int64_t at = 0; at < launch.units; at += launch.grain)
             CU_ASSERT_EQUAL(length[at], at + launch.grain < launch.units ? launch.grain : launch.units - at);
     }
@@ -66,6 +72,7 @@ static void test_long_first(void)
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct launch launch = {.fn = note_units, .units = cases[i].units, .grain = cases[i].grain};
         run_launch(&launch, cases[i].hands, true);
+        expect_all(launch.units);
         CU_ASSERT_EQUAL(length[0], cases[i].first);
         int64_t last = cases[i].first;
         for (int64_t at = 0; at < launch.units && length[at]; at += length[at]) {
@@ -75,9 +82,29 @@ static void test_long_first(void)
     }
 }
 
+/// Of groups of 10 units those with work alone, and no call across the end of one; sizes that end within and at groups.
+static void test_groups(void)
+{
+    static const int32_t groups[] = {0, 3, 4, 9, 57, 99};
+    enum { SIZE = 10, COUNT = sizeof groups / sizeof *groups };
+    for (uint32_t kind = 0; kind < 2 * MOST_HANDS; kind++)
+        for (int64_t grain = 1; grain <= 25; grain += 4) {
+            struct launch launch = {.fn = note_units, .units = COUNT * SIZE, .grain = grain, .groups = groups, .group_units = SIZE};
+            bool expected[MOST_UNITS] = {false};
+            run_launch(&launch, kind / 2 + 1, kind % 2 == 1);
+            for (int g = 0; g < COUNT; g++)
+                memset(expected + groups[g] * SIZE, true, SIZE);
+            for (int64_t i = 0; i < MOST_UNITS; i++) {
+                CU_ASSERT_EQUAL(taken[i], expected[i]);
+                CU_ASSERT(i % SIZE + length[i] <= SIZE);
+            }
+        }
+}
+
 void suite_pool(void)
 {
     CU_pSuite suite = CU_add_suite("pool", NULL, NULL);
     CU_add_test(suite, "grain by grain", test_alike);
     CU_add_test(suite, "long pieces first", test_long_first);
+    CU_add_test(suite, "groups without work are left out", test_groups);
 }
