@@ -153,7 +153,7 @@ static const char *next_slice(struct probe *probe)
 {
     const char *slice = probe->block + probe->at;
     probe->at = (probe->at + SLICE) % probe->block_bytes;
-    probe->amount += SLICE;
+    probe->amount += (double)SLICE;
     return slice;
 }
 
