@@ -157,44 +157,27 @@ static const char *next_slice(struct probe *probe)
     return slice;
 }
 
-// A sum over a slice, by loads as wide as there are: narrower ones would be what bounds it where memory is fast.
+// A sum over a slice, by loads as wide as an instruction set has: narrower ones would be what bounds it where memory is fast.
+#define READ_SLICE(bytes)                                                              \
+    static void read_##bytes(struct probe *probe)                                      \
+    {                                                                                  \
+        typedef uint64_t vector __attribute__((vector_size(bytes)));                   \
+        const vector *slice = (const vector *)(const void *)next_slice(probe);         \
+        vector sum[4] = {0};                                                           \
+        for (size_t i = 0; i < SLICE / sizeof *slice; i += 4) {                        \
+            sum[0] ^= slice[i];                                                        \
+            sum[1] ^= slice[i + 1];                                                    \
+            sum[2] ^= slice[i + 2];                                                    \
+            sum[3] ^= slice[i + 3];                                                    \
+        }                                                                              \
+        probe->sink = (float)(sum[0] ^ sum[1] ^ sum[2] ^ sum[3])[0];                   \
+    }
+
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) static void read_512(struct probe *probe)
-{
-    __m512i sum[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
-    const char *slice = next_slice(probe);
-    for (size_t i = 0; i < SLICE; i += sizeof sum)
-#pragma GCC unroll 4
-        for (size_t k = 0; k < 4; k++)
-            sum[k] = _mm512_xor_si512(sum[k], _mm512_load_si512(slice + i + k * sizeof *sum));
-    sum[0] = _mm512_xor_si512(_mm512_xor_si512(sum[0], sum[1]), _mm512_xor_si512(sum[2], sum[3]));
-    probe->sink = (float)_mm512_reduce_add_epi64(sum[0]);
-}
-
-__attribute__((target("avx2"))) static void read_256(struct probe *probe)
-{
-    __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
-    const char *slice = next_slice(probe);
-    for (size_t i = 0; i < SLICE; i += sizeof sum)
-#pragma GCC unroll 4
-        for (size_t k = 0; k < 4; k++)
-            sum[k] = _mm256_xor_si256(sum[k], _mm256_load_si256((const __m256i *)(const void *)(slice + i) + k));
-    sum[0] = _mm256_xor_si256(_mm256_xor_si256(sum[0], sum[1]), _mm256_xor_si256(sum[2], sum[3]));
-    probe->sink = (float)_mm256_extract_epi64(sum[0], 0);
-}
+__attribute__((target("avx512f"))) READ_SLICE(64)
+__attribute__((target("avx2"))) READ_SLICE(32)
 #endif
-
-static void read_plain(struct probe *probe)
-{
-    typedef uint64_t pair __attribute__((vector_size(16)));
-    const pair *slice = (const pair *)(const void *)next_slice(probe);
-    pair sum[4] = {0};
-    for (size_t i = 0; i < SLICE / sizeof *slice; i += 4)
-#pragma GCC unroll 4
-        for (size_t k = 0; k < 4; k++)
-            sum[k] ^= slice[i + k];
-    probe->sink = (float)(sum[0] ^ sum[1] ^ sum[2] ^ sum[3])[0];
-}
+READ_SLICE(16)
 
 static void *probe_thread(void *argument)
 {
@@ -295,9 +278,9 @@ double probe_read_bandwidth(uint32_t threads, double seconds)
     size_t block = (size_t)256 << 20;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f"))
-        return run_probe(threads, seconds, read_512, block);
+        return run_probe(threads, seconds, read_64, block);
     if (__builtin_cpu_supports("avx2"))
-        return run_probe(threads, seconds, read_256, block);
+        return run_probe(threads, seconds, read_32, block);
 #endif
-    return run_probe(threads, seconds, read_plain, block);
+    return run_probe(threads, seconds, read_16, block);
 }

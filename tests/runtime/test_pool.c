@@ -1,5 +1,5 @@
-// How the worker pool cuts a launch: every unit that has work once, whoever takes it; a session's only stream has long pieces first and
-// none shorter than a grain but the last, while others, and all that is urgent, go grain by grain.
+// How the worker pool cuts a launch: every unit that has work once, whoever takes it; a session's only stream has long
+// pieces first and none shorter than a grain but the last, while others, and all that is urgent, go grain by grain.
 #include <CUnit/CUnit.h>
 #include <string.h>
 
