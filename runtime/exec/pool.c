@@ -35,14 +35,15 @@ void launch_run(struct launch *launch, int64_t begin, int64_t end, void *scratch
         }
 }
 
-/// Units that one worker takes of those left. Each piece begins with reads that nothing announced and ends with prefetches
-/// for nobody: where no urgent launch can come meanwhile, the first pieces are long, though not so long that a worker at
-/// half its speed were the last to finish.
+/// Units that one worker takes of those left. Each piece begins with reads that nothing announced, ends with prefetches
+/// for nobody and, of a down projection, goes through all rows: where no urgent launch can come meanwhile, it is three
+/// quarters of the worker's share, so that what is left evens out a worker at two thirds of the others' speed.
 static int64_t piece_of(const struct pool *pool, const struct launch *launch, int64_t left)
 {
     int64_t grains = 1;
     if (pool->helped && !launch->urgent) {
-        grains = left / (2 * (int64_t)pool_hands(pool)) / launch->grain;
+        int64_t hands = pool_hands(pool), round = hands * launch->grain;
+        grains = hands == 1 ? left / launch->grain : (left * 3 / 4 + round / 2) / round;
         grains = grains < 1 ? 1 : grains < LONGEST_PIECE ? grains : LONGEST_PIECE;
     }
     int64_t size = grains * launch->grain;

@@ -342,7 +342,7 @@ void amx_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMVa
     LLVMValueRef configuration = offset(e, gemm->amx->configurations, number);
     intrinsic(e, "llvm.x86.ldtilecfg", NULL, &configuration, 1);
     struct loop loop = loop_begin(e, none, panels, 1, NULL, 0);
-    struct place at = panel_at(e, gemm, &loop, none, panel, next);
+    struct place at = panel_at(e, gemm, &loop, none, panel, next, offset(e, a, scaled(e, rows, gemm->a_stride)));
     LLVMValueRef read = gemm->expand ? e->scratch : at.panel;
     if (gemm->expand)
         LLVMBuildCall2(b, gemm->expand_type, gemm->expand, (LLVMValueRef[]){at.panel, read}, 2, "");

@@ -435,20 +435,26 @@ static LLVMValueRef either(struct emit *e, LLVMValueRef condition, LLVMValueRef 
 // A tile alone prefetches a little ahead of its own reads. Of several each brings as much as the others, so that memory is
 // read as evenly as they compute: the first, by the same distance ahead of its own reads, what is left of its panel and
 // then so far into the next one, which the others, who find theirs in L2, go on with. The first panel of all has only a tile
-// alone to bring it.
-static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef tiles)
+// alone to bring it. Behind the last one the others bring the rows of A that come next, those of the next expert; as many as
+// there are now, for nobody has counted them.
+static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
+                                   LLVMValueRef tiles)
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef bytes = const_i64(e, plan_panel_codes(&gemm->weights)), ahead = const_i64(e, PREFETCH_AHEAD);
     LLVMValueRef whole = const_i64(e, k_bytes(&gemm->weights, unroll_of(gemm)));
     LLVMValueRef each = LLVMBuildUDiv(b, bytes, tiles, ""), each_step = LLVMBuildUDiv(b, whole, tiles, "");
     LLVMValueRef brought = LLVMBuildAdd(b, ahead, LLVMBuildSub(b, bytes, each, ""), "");
+    LLVMValueRef others = LLVMBuildSub(b, tiles, const_i64(e, 1), "");
+    others = either(e, LLVMBuildICmp(b, LLVMIntEQ, others, const_i64(e, 0), ""), tiles, others);
+    LLVMValueRef share = LLVMBuildUDiv(b, scaled(e, rows, gemm->a_stride), others, "");
+    LLVMValueRef rounds = const_i64(e, (gemm->k + unroll_of(gemm) - 1) / unroll_of(gemm));
     return (struct ahead){
         .first = offset(e, at.panel, either(e, at.has_before, brought, ahead)),
         .first_step = either(e, at.has_before, each_step, whole),
-        .later = either(e, at.has_after, offset(e, at.next, ahead), at.panel),
-        .later_step = either(e, at.has_after, each_step, const_i64(e, 0)),
-        .each = each,
+        .later = either(e, at.has_after, offset(e, at.next, ahead), at.rows_after),
+        .later_step = either(e, at.has_after, each_step, LLVMBuildUDiv(b, share, rounds, "")),
+        .each = either(e, at.has_after, each, share),
     };
 }
 
@@ -465,7 +471,7 @@ static struct ahead share_codes(struct emit *e, const struct gemm *gemm, struct 
 struct ahead place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
                                LLVMValueRef tiles, bool direct)
 {
-    struct ahead ahead = direct ? spread_reading(e, gemm, at, tiles) : share_codes(e, gemm, at, tiles);
+    struct ahead ahead = direct ? spread_reading(e, gemm, at, rows, tiles) : share_codes(e, gemm, at, tiles);
     LLVMValueRef least = const_i64(e, rows_to_prefetch(gemm)), none = const_i64(e, 0);
     LLVMValueRef enough = LLVMBuildICmp(e->builder, LLVMIntSGE, rows, least, "");
     ahead.first = either(e, enough, ahead.first, at.panel);
@@ -570,7 +576,7 @@ static LLVMValueRef multiply_wide(struct emit *e, const struct gemm *wide, LLVMV
 }
 
 struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop *loop, LLVMValueRef begin,
-                      LLVMValueRef panel, LLVMValueRef next)
+                      LLVMValueRef panel, LLVMValueRef next, LLVMValueRef rows_after)
 {
     LLVMBuilderRef b = e->builder;
     int64_t bytes = plan_panel_bytes(&gemm->weights);
@@ -579,6 +585,7 @@ struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop
     LLVMValueRef is_last = LLVMBuildICmp(b, LLVMIntEQ, after, loop->end, "");
     return (struct place){.panel = own,
                           .next = either(e, is_last, next, offset_const(e, own, bytes)),
+                          .rows_after = rows_after,
                           .has_before = LLVMBuildICmp(b, LLVMIntSGT, loop->index, begin, ""),
                           .has_after = LLVMBuildNot(b, is_last, "")};
 }
@@ -596,7 +603,7 @@ void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMV
             begin = multiply_wide(e, gemm->wide[i], rows, a, begin, panels, panel, p);
     struct loop loop = loop_begin(e, begin, panels, 1, NULL, 0);
     LLVMValueRef moved[TILE_POINTERS];
-    struct place at = panel_at(e, gemm, &loop, begin, panel, next);
+    struct place at = panel_at(e, gemm, &loop, begin, panel, next, offset(e, a, scaled(e, rows, gemm->a_stride)));
     move_to_panel(e, gemm, loop.index, p, moved);
     multiply_panel(e, gemm, rows, a, at, moved);
     loop_end(e, &loop, NULL);

@@ -52,14 +52,15 @@ void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMV
 
 // What gemm_rows and amx_rows share.
 
-/// A panel in memory and the one that comes after it.
+/// A panel in memory and what comes after it: a panel, or other rows of A.
 struct place {
-    LLVMValueRef panel, next;
+    LLVMValueRef panel, next, rows_after;
     LLVMValueRef has_before, has_after; // another panel of the same call
 };
-/// Of a loop over panels: the one that it is at. It began at `begin`; `panel` is panel 0, the one at `next` comes last.
+/// Of a loop over panels: the one that it is at. It began at `begin`; `panel` is panel 0; the one at `next` and the rows of
+/// A at `rows_after` come last.
 struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop *loop, LLVMValueRef begin,
-                      LLVMValueRef panel, LLVMValueRef next);
+                      LLVMValueRef panel, LLVMValueRef next, LLVMValueRef rows_after);
 /// The finisher's pointers at a panel.
 void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p, LLVMValueRef *moved);
 

@@ -289,19 +289,21 @@ static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, 
     LLVMValueRef bias[PANEL_VECTORS];
     for (unsigned v = 0; v < PANEL_VECTORS && down->biased; v++)
         bias[v] = load_f32(e, offset_const(e, p[3], v * lanes * 4), dtype_f32, lanes);
+    LLVMValueRef acc[TILE_ROWS_MAX];
     for (unsigned r = 0; r < rows; r++) {
         LLVMValueRef weight = splat(e, load(e, e->f32, offset_const(e, p[2], r * 4), 4), lanes);
-        LLVMValueRef acc = sum_of_row(e, down, r, p);
+        acc[r] = sum_of_row(e, down, r, p);
         for (unsigned v = 0; v < PANEL_VECTORS; v++) {
-            LLVMValueRef at = offset_const(e, acc, v * lanes * 4);
-            LLVMValueRef old = load_f32(e, at, dtype_f32, lanes);
+            LLVMValueRef old = load_f32(e, offset_const(e, acc[r], v * lanes * 4), dtype_f32, lanes);
             if (down->biased)
                 sums[r][v] = LLVMBuildFAdd(e->builder, sums[r][v], bias[v], "");
-            LLVMValueRef sum = down->unweighted ? LLVMBuildFAdd(e->builder, sums[r][v], old, "")
-                                                : multiply_add(e, weight, sums[r][v], old);
-            store_f32(e, sum, at, dtype_f32, lanes);
+            sums[r][v] = down->unweighted ? LLVMBuildFAdd(e->builder, sums[r][v], old, "")
+                                          : multiply_add(e, weight, sums[r][v], old);
         }
     }
+    for (unsigned r = 0; r < rows; r++)
+        for (unsigned v = 0; v < PANEL_VECTORS; v++)
+            store_f32(e, sums[r][v], offset_const(e, acc[r], v * lanes * 4), dtype_f32, lanes);
 }
 
 // zeroes the columns of units [begin, end) in every row
@@ -317,42 +319,42 @@ static void clear_columns(struct emit *e, const struct down *down, LLVMValueRef 
     loop_end(e, &loop, NULL);
 }
 
-// rounds `columns` finished columns of every row and stores them where the row's sum belongs
-static void store_columns(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc,
-                          LLVMValueRef row_dst, LLVMValueRef panel, int64_t columns)
+// rounds `columns` columns of a finished sum and stores them where the row's sum belongs
+static void store_columns(struct emit *e, const struct down *down, LLVMValueRef from, LLVMValueRef to, int64_t columns)
 {
     unsigned bytes = (unsigned)dtype_bytes(down->result);
-    struct loop loop = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
-    LLVMValueRef from = offset(e, acc, scaled(e, loop.index, down->acc_stride));
-    LLVMValueRef to =
-        offset(e, element(e, e->ptr, 8, row_dst, loop.index), scaled(e, panel, down->gemm.weights.panel * bytes));
     for (int64_t at = 0; at < columns;) {
         unsigned lanes = columns - at < e->level->lanes ? (unsigned)(columns - at) : e->level->lanes;
         LLVMValueRef sum = load_f32(e, offset_const(e, from, at * 4), dtype_f32, lanes);
         store_f32(e, sum, offset_const(e, to, at * bytes), down->result, lanes);
         at += lanes;
     }
-    loop_end(e, &loop, NULL);
 }
 
-static void store_panel(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc,
-                        LLVMValueRef row_dst, LLVMValueRef panel)
+// what units [begin, end) have summed up, row by row
+static void store_rows(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc, LLVMValueRef row_dst)
 {
-    int64_t columns = down->gemm.weights.panel, rest = down->width - (down->panels - 1) * columns;
-    if (rest == columns) {
-        store_columns(e, down, rows, acc, row_dst, panel, columns);
-        return;
+    int64_t columns = down->gemm.weights.panel, rest = down->width % columns;
+    unsigned bytes = (unsigned)dtype_bytes(down->result);
+    LLVMValueRef last = const_i64(e, down->panels - 1), end = e->end, has_rest = NULL;
+    if (rest) {
+        has_rest = LLVMBuildICmp(e->builder, LLVMIntSGT, end, last, "");
+        end = LLVMBuildSelect(e->builder, has_rest, last, end, "");
     }
-    LLVMBasicBlockRef whole = new_block(e, "whole"), last = new_block(e, "last"), after = new_block(e, "stored");
-    LLVMValueRef is_last = LLVMBuildICmp(e->builder, LLVMIntEQ, panel, const_i64(e, down->panels - 1), "");
-    LLVMBuildCondBr(e->builder, is_last, last, whole);
-    enter(e, whole);
-    store_columns(e, down, rows, acc, row_dst, panel, columns);
-    LLVMBuildBr(e->builder, after);
-    enter(e, last);
-    store_columns(e, down, rows, acc, row_dst, panel, rest);
-    LLVMBuildBr(e->builder, after);
-    enter(e, after);
+    struct loop loop = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
+    LLVMValueRef from = offset(e, acc, scaled(e, loop.index, down->acc_stride));
+    LLVMValueRef to = element(e, e->ptr, 8, row_dst, loop.index);
+    struct loop units = loop_begin(e, e->begin, end, 1, NULL, 0);
+    store_columns(e, down, offset(e, from, scaled(e, units.index, columns * 4)),
+                  offset(e, to, scaled(e, units.index, columns * bytes)), columns);
+    loop_end(e, &units, NULL);
+    if (rest) {
+        LLVMBasicBlockRef after = if_begin(e, has_rest);
+        store_columns(e, down, offset_const(e, from, (down->panels - 1) * columns * 4),
+                      offset_const(e, to, (down->panels - 1) * columns * bytes), rest);
+        if_end(e, after);
+    }
+    loop_end(e, &loop, NULL);
 }
 
 static void down_body(struct emit *e, const struct down *down)
@@ -383,10 +385,7 @@ static void down_body(struct emit *e, const struct down *down)
     gemm_rows(e, &down->gemm, count, offset(e, hidden, scaled(e, first, down->gemm.a_stride)),
               LLVMBuildSub(e->builder, e->end, e->begin, ""), own, offset_const(e, own, weights->bytes), p);
     loop_end(e, &loop, NULL);
-    struct loop units = loop_begin(e, e->begin, e->end, 1, NULL, 0);
-    acc = offset(e, accumulator, scaled(e, units.index, weights->panel * 4));
-    store_panel(e, down, rows, acc, row_dst, units.index);
-    loop_end(e, &units, NULL);
+    store_rows(e, down, rows, accumulator, row_dst);
     LLVMBuildRetVoid(e->builder);
 }
 
