@@ -295,7 +295,7 @@ static void read_mlp(struct lowering *l, struct path *p)
     read_arithmetic(l, p, up, down);
     p->a_stride = row_stride(p, p->width);
     p->hidden_stride = row_stride(p, p->ffn);
-    p->acc_stride = round_up(p->width, down->layout == layout_panels ? down->panel : 1) * 4;
+    p->acc_stride = down->layout == layout_panels ? moe_row_stride(round_up(p->width, down->panel), 4) : p->width * 4;
     if (computed_with(down) != p->a_dtype)
         lower_refuse(l, E0901, p->expert, NULL, "experts that compute with two element types are not built yet");
     const struct mod_arg *activation = stage_arg(l->module, expert, "activation");

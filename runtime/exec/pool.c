@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { STOP_WAIT_S = 2, LONGEST_PIECE = 16 }; // grains
+enum { STOP_WAIT_S = 2, LONGEST_PIECE = 64 }; // grains
 
 void thread_prefer_short(void)
 {

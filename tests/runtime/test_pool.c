@@ -68,7 +68,7 @@ static void test_long_first(void)
     static const struct {
         int64_t units, grain, first;
         uint32_t hands;
-    } cases[] = {{64, 4, 24, 2}, {403, 4, 64, 2}, {1000, 1, 16, 2}, {7, 4, 4, 2}, {1, 4, 1, 2}, {64, 4, 64, 1}, {64, 4, 16, 3}};
+    } cases[] = {{64, 4, 24, 2}, {403, 4, 152, 2}, {1000, 1, 64, 2}, {7, 4, 4, 2}, {1, 4, 1, 2}, {64, 4, 64, 1}, {64, 4, 16, 3}};
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct launch launch = {.fn = note_units, .units = cases[i].units, .grain = cases[i].grain};
         run_launch(&launch, cases[i].hands, true);
