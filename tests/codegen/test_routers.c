@@ -547,6 +547,31 @@ static void test_gate(void)
         }
 }
 
+/// Where one probability is 1 the others are the exponential alone, whatever the order of their sum: by the same polynomial
+/// at every level with FMA, whether 2^n is multiplied in one factor or in two, down to the last denormal number.
+static void test_small_probabilities(void)
+{
+    enum { EXPERTS = 32, CHOICES = 16, TOKENS = 120 };
+    static float logits[TOKENS * EXPERTS], weights[TOKENS * CHOICES], first[TOKENS * CHOICES];
+    int32_t ids[TOKENS * CHOICES];
+    for (int t = 0; t < TOKENS; t++)
+        for (int i = 0; i < EXPERTS; i++)
+            logits[t * EXPERTS + i] = i < CHOICES ? -20.0f * (i > 0) - 0.0473f * (float)(t * i) : -200;
+    const char *before = NULL;
+    for (unsigned level = 0; level < LEVELS; level++) {
+        if (!strcmp(level_names[level], "v2") || !strncmp(level_names[level], "cuda:", 5) || !level_runs_here(level_names[level]))
+            continue;
+        struct family family = {PLAIN(CHOICES, score_softmax, false, 1)};
+        route_once(&family, EXPERTS, level_names[level], logits, TOKENS, ids, before ? weights : first);
+        CU_ASSERT(!before || memcmp(weights, first, sizeof first) == 0);
+        before = level_names[level];
+    }
+    for (int i = 0; i < TOKENS * CHOICES && before; i++) {
+        double exact = exp((double)logits[i / CHOICES * EXPERTS + i % CHOICES]);
+        CU_ASSERT(fabs((double)first[i] - exact) <= 2e-7 * exact + 0x1p-149);
+    }
+}
+
 void suite_routers(void);
 void suite_routers(void)
 {
@@ -557,5 +582,6 @@ void suite_routers(void)
     CU_add_test(suite, "groups that tie", test_group_ties);
     CU_add_test(suite, "NaN and infinities", test_nan);
     CU_add_test(suite, "group scores", test_group_score);
+    CU_add_test(suite, "probabilities down to denormal numbers", test_small_probabilities);
     CU_add_test(suite, "the gate of shared experts", test_gate);
 }

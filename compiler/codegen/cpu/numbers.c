@@ -206,6 +206,11 @@ LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes)
     LLVMValueRef sum = splat_f32(e, 1.0 / 5040, lanes);
     for (unsigned i = 0; i < sizeof coefficients / sizeof *coefficients; i++)
         sum = multiply_add(e, sum, r, splat_f32(e, coefficients[i], lanes));
+    if (lanes == 16 && e->level->lanes == 16) { // AVX-512 scales by any 2^n, rounded once as below
+        enum { CURRENT_ROUNDING = 4 };
+        LLVMValueRef args[] = {sum, n, sum, LLVMConstAllOnes(e->i16), const_i32(e, CURRENT_ROUNDING)};
+        return intrinsic(e, "llvm.x86.avx512.mask.scalef.ps.512", NULL, args, 5);
+    }
     // 2^n in two factors, for n may exceed the exponent's range
     LLVMValueRef whole = LLVMBuildSub(b, f32_to_bits(e, shifted), splat_i32(e, 0x4b400000, lanes), "");
     LLVMValueRef half = LLVMBuildAShr(b, whole, splat_i32(e, 1, lanes), "");
