@@ -280,7 +280,8 @@ static void prepare_down(struct emit *e, const struct gemm *gemm, unsigned rows,
     }
 }
 
-// acc[pair_row[r]] += pair_weight[r] * (sum + bias)
+// acc[pair_row[r]] += pair_weight[r] * (sum + bias); all are read before any is stored, since a read whose address has a
+// store's lowest bits, as rows' addresses can, waits for that store
 static void finish_down(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
                         LLVMValueRef *p)
 {
