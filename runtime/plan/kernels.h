@@ -260,7 +260,8 @@ static inline int64_t moe_coded_row_bytes(int64_t width, int64_t element_bytes, 
     return moe_codes_bytes(width, element_bytes) + (block > 0 ? (width + block - 1) / block * 4 : 0);
 }
 
-/// Bytes between rows of A, of the hidden activations and, beside packed weights, of their sums: padded against 4096-byte aliasing, whole cache lines.
+/// Bytes between rows of A, of the hidden activations and, beside packed weights, of their sums: padded against 4096-byte
+/// aliasing, whole cache lines.
 static inline int64_t moe_row_stride(int64_t width, int64_t element_bytes)
 {
     int64_t bytes = (width * element_bytes + 63) / 64 * 64;

@@ -342,11 +342,11 @@ void amx_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMVa
     LLVMValueRef configuration = offset(e, gemm->amx->configurations, number);
     intrinsic(e, "llvm.x86.ldtilecfg", NULL, &configuration, 1);
     struct loop loop = loop_begin(e, none, panels, 1, NULL, 0);
-    struct place at = panel_at(e, gemm, &loop, none, panel, next, offset(e, a, scaled(e, rows, gemm->a_stride)));
+    struct place at = panel_at(e, gemm, &loop, none, panel, next);
     LLVMValueRef read = gemm->expand ? e->scratch : at.panel;
     if (gemm->expand)
         LLVMBuildCall2(b, gemm->expand_type, gemm->expand, (LLVMValueRef[]){at.panel, read}, 2, "");
-    struct ahead ahead = place_to_prefetch(e, gemm, at, rows, cut.count, !gemm->expand);
+    struct ahead ahead = place_to_prefetch(e, gemm, at, rows, a, cut.count, !gemm->expand);
     move_to_panel(e, gemm, loop.index, p, moved);
     multiply_blocks(e, gemm, &cut, a, at.panel, read, &ahead, moved);
     loop_end(e, &loop, NULL);

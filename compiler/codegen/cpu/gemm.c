@@ -438,7 +438,7 @@ static LLVMValueRef either(struct emit *e, LLVMValueRef condition, LLVMValueRef 
 // alone to bring it. Behind the last one the others bring the rows of A that come next, those of the next expert; as many as
 // there are now, for nobody has counted them.
 static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
-                                   LLVMValueRef tiles)
+                                   LLVMValueRef a, LLVMValueRef tiles)
 {
     LLVMBuilderRef b = e->builder;
     LLVMValueRef bytes = const_i64(e, plan_panel_codes(&gemm->weights)), ahead = const_i64(e, PREFETCH_AHEAD);
@@ -447,12 +447,12 @@ static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, stru
     LLVMValueRef brought = LLVMBuildAdd(b, ahead, LLVMBuildSub(b, bytes, each, ""), "");
     LLVMValueRef others = LLVMBuildSub(b, tiles, const_i64(e, 1), "");
     others = either(e, LLVMBuildICmp(b, LLVMIntEQ, others, const_i64(e, 0), ""), tiles, others);
-    LLVMValueRef share = LLVMBuildUDiv(b, scaled(e, rows, gemm->a_stride), others, "");
+    LLVMValueRef row_bytes = scaled(e, rows, gemm->a_stride), share = LLVMBuildUDiv(b, row_bytes, others, "");
     LLVMValueRef rounds = const_i64(e, (gemm->k + unroll_of(gemm) - 1) / unroll_of(gemm));
     return (struct ahead){
         .first = offset(e, at.panel, either(e, at.has_before, brought, ahead)),
         .first_step = either(e, at.has_before, each_step, whole),
-        .later = either(e, at.has_after, offset(e, at.next, ahead), at.rows_after),
+        .later = either(e, at.has_after, offset(e, at.next, ahead), offset(e, a, row_bytes)),
         .later_step = either(e, at.has_after, each_step, LLVMBuildUDiv(b, share, rounds, "")),
         .each = either(e, at.has_after, each, share),
     };
@@ -469,9 +469,9 @@ static struct ahead share_codes(struct emit *e, const struct gemm *gemm, struct 
 
 // Very few rows are bound by memory anyway and only lose by prefetching.
 struct ahead place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
-                               LLVMValueRef tiles, bool direct)
+                               LLVMValueRef a, LLVMValueRef tiles, bool direct)
 {
-    struct ahead ahead = direct ? spread_reading(e, gemm, at, rows, tiles) : share_codes(e, gemm, at, tiles);
+    struct ahead ahead = direct ? spread_reading(e, gemm, at, rows, a, tiles) : share_codes(e, gemm, at, tiles);
     LLVMValueRef least = const_i64(e, rows_to_prefetch(gemm)), none = const_i64(e, 0);
     LLVMValueRef enough = LLVMBuildICmp(e->builder, LLVMIntSGE, rows, least, "");
     ahead.first = either(e, enough, ahead.first, at.panel);
@@ -501,7 +501,7 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
     LLVMBasicBlockRef after = if_begin(e, LLVMBuildICmp(b, LLVMIntSGT, rows, const_i64(e, 0), ""));
     LLVMValueRef small = LLVMBuildUDiv(b, rows, tiles, ""), larger = LLVMBuildURem(b, rows, tiles, "");
 
-    struct ahead ahead = place_to_prefetch(e, gemm, at, rows, tiles, read == at.panel);
+    struct ahead ahead = place_to_prefetch(e, gemm, at, rows, a, tiles, read == at.panel);
     LLVMValueRef first = const_i64(e, 0), from, step;
     struct loop loop = loop_begin(e, const_i64(e, 0), tiles, 1, &first, 1);
     LLVMValueRef is_larger = LLVMBuildICmp(b, LLVMIntSLT, loop.index, larger, "");
@@ -576,7 +576,7 @@ static LLVMValueRef multiply_wide(struct emit *e, const struct gemm *wide, LLVMV
 }
 
 struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop *loop, LLVMValueRef begin,
-                      LLVMValueRef panel, LLVMValueRef next, LLVMValueRef rows_after)
+                      LLVMValueRef panel, LLVMValueRef next)
 {
     LLVMBuilderRef b = e->builder;
     int64_t bytes = plan_panel_bytes(&gemm->weights);
@@ -585,7 +585,6 @@ struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop
     LLVMValueRef is_last = LLVMBuildICmp(b, LLVMIntEQ, after, loop->end, "");
     return (struct place){.panel = own,
                           .next = either(e, is_last, next, offset_const(e, own, bytes)),
-                          .rows_after = rows_after,
                           .has_before = LLVMBuildICmp(b, LLVMIntSGT, loop->index, begin, ""),
                           .has_after = LLVMBuildNot(b, is_last, "")};
 }
@@ -603,7 +602,7 @@ void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMV
             begin = multiply_wide(e, gemm->wide[i], rows, a, begin, panels, panel, p);
     struct loop loop = loop_begin(e, begin, panels, 1, NULL, 0);
     LLVMValueRef moved[TILE_POINTERS];
-    struct place at = panel_at(e, gemm, &loop, begin, panel, next, offset(e, a, scaled(e, rows, gemm->a_stride)));
+    struct place at = panel_at(e, gemm, &loop, begin, panel, next);
     move_to_panel(e, gemm, loop.index, p, moved);
     multiply_panel(e, gemm, rows, a, at, moved);
     loop_end(e, &loop, NULL);

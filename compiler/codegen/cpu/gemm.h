@@ -52,15 +52,14 @@ void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMV
 
 // What gemm_rows and amx_rows share.
 
-/// A panel in memory and what comes after it: a panel, or other rows of A.
+/// A panel in memory and the one that comes after it.
 struct place {
-    LLVMValueRef panel, next, rows_after;
+    LLVMValueRef panel, next;
     LLVMValueRef has_before, has_after; // another panel of the same call
 };
-/// Of a loop over panels: the one that it is at. It began at `begin`; `panel` is panel 0; the one at `next` and the rows of
-/// A at `rows_after` come last.
+/// Of a loop over panels: the one that it is at. It began at `begin`; `panel` is panel 0, the one at `next` comes last.
 struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop *loop, LLVMValueRef begin,
-                      LLVMValueRef panel, LLVMValueRef next, LLVMValueRef rows_after);
+                      LLVMValueRef panel, LLVMValueRef next);
 /// The finisher's pointers at a panel.
 void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p, LLVMValueRef *moved);
 
@@ -74,9 +73,9 @@ void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scales,
 struct ahead {
     LLVMValueRef first, first_step, later, later_step, each;
 };
-/// For `rows` rows in `tiles` tiles; `direct`: they read the panel itself and no expanded copy.
+/// For `rows` rows, from `a` on, in `tiles` tiles; `direct`: they read the panel itself and no expanded copy.
 struct ahead place_to_prefetch(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
-                               LLVMValueRef tiles, bool direct);
+                               LLVMValueRef a, LLVMValueRef tiles, bool direct);
 /// Of the tile with that number.
 void ahead_of(struct emit *e, const struct ahead *ahead, LLVMValueRef tile, LLVMValueRef *from, LLVMValueRef *step);
 

@@ -258,7 +258,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
 struct down {
     struct gemm gemm;
     uint32_t result; // dtype
-    int64_t width, panels, acc_stride;
+    int64_t width, acc_stride;
     bool unweighted; // the weight is in the hidden activations already
     bool biased;
 };
@@ -335,13 +335,10 @@ static void store_columns(struct emit *e, const struct down *down, LLVMValueRef 
 // what units [begin, end) have summed up, row by row
 static void store_rows(struct emit *e, const struct down *down, LLVMValueRef rows, LLVMValueRef acc, LLVMValueRef row_dst)
 {
-    int64_t columns = down->gemm.weights.panel, rest = down->width % columns;
+    int64_t columns = down->gemm.weights.panel, whole = down->width / columns, rest = down->width % columns;
     unsigned bytes = (unsigned)dtype_bytes(down->result);
-    LLVMValueRef last = const_i64(e, down->panels - 1), end = e->end, has_rest = NULL;
-    if (rest) {
-        has_rest = LLVMBuildICmp(e->builder, LLVMIntSGT, end, last, "");
-        end = LLVMBuildSelect(e->builder, has_rest, last, end, "");
-    }
+    LLVMValueRef has_rest = LLVMBuildICmp(e->builder, LLVMIntSGT, e->end, const_i64(e, whole), "");
+    LLVMValueRef end = LLVMBuildSelect(e->builder, has_rest, const_i64(e, whole), e->end, "");
     struct loop loop = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
     LLVMValueRef from = offset(e, acc, scaled(e, loop.index, down->acc_stride));
     LLVMValueRef to = element(e, e->ptr, 8, row_dst, loop.index);
@@ -351,8 +348,8 @@ static void store_rows(struct emit *e, const struct down *down, LLVMValueRef row
     loop_end(e, &units, NULL);
     if (rest) {
         LLVMBasicBlockRef after = if_begin(e, has_rest);
-        store_columns(e, down, offset_const(e, from, (down->panels - 1) * columns * 4),
-                      offset_const(e, to, (down->panels - 1) * columns * bytes), rest);
+        store_columns(e, down, offset_const(e, from, whole * columns * 4), offset_const(e, to, whole * columns * bytes),
+                      rest);
         if_end(e, after);
     }
     loop_end(e, &loop, NULL);
@@ -408,7 +405,6 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
         .finish = finish_down,
         .user = &down,
     };
-    down.panels = plan_panels(&down.gemm.weights);
     int64_t columns = down.gemm.weights.panel * 4; // of the accumulator and the biases
     memcpy(down.gemm.p_row, (int64_t[TILE_POINTERS]){0, 4, 4}, sizeof down.gemm.p_row);
     memcpy(down.gemm.p_panel, (int64_t[TILE_POINTERS]){columns, 0, 0, columns}, sizeof down.gemm.p_panel);
@@ -417,7 +413,7 @@ void generate_mlp_down(struct emit *e, struct plan_kernel *kernel, const char *n
     down_body(e, &down);
 
     kernel->unit = work_unit_fixed;
-    kernel->unit_count = down.panels;
+    kernel->unit_count = plan_panels(&down.gemm.weights);
     kernel->scratch_bytes = gemm_scratch(&down.gemm);
     kernel->grain = WIDE_PANELS;
 }
