@@ -248,6 +248,7 @@ struct sizing {
     uint32_t rank, ranks;
     const struct plan_exchange *base, *reply, *pool, *pool_reply; // pool may be NULL
     int64_t bound, choices, experts, owned, waves, fan_rows, fan_pairs, pool_rows, pool_pairs;
+    bool by_row; // rows of A
 };
 
 static struct sizing sizing_of(const struct lowering *l, uint32_t path, uint32_t layer, uint32_t cell, uint32_t rank)
@@ -261,6 +262,7 @@ static struct sizing sizing_of(const struct lowering *l, uint32_t path, uint32_t
     s.bound = ROW(l->plan, plan_part, l->first_part + cell / l->waves)->bound;
     s.choices = l->paths[path].choices;
     s.experts = l->paths[path].experts;
+    s.by_row = l->paths[path].by_row;
     s.owned = wave_experts(l, rank, cell % l->waves);
     s.waves = l->waves;
     for (uint32_t k = 0; k == 0 || k < s.base->runs.count; k++) { // pieces of an expert follow one another in one place
@@ -293,6 +295,7 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
     case F_PAIRS:
         return moe_pairs_bytes(s->owned, s->fan_rows, s->fan_pairs);
     case F_A:
+        return times(moe_a_rows(s->by_row, s->fan_rows, s->fan_pairs), family->row_bytes);
     case F_HIDDEN:
         return times(s->fan_pairs, family->row_bytes);
     case F_ACC:
@@ -323,6 +326,7 @@ static int64_t routed_bytes(const struct sizing *s, const struct family *family)
     case F_POOL_PAIRS:
         return moe_pairs_bytes(s->owned, s->pool_rows, s->pool_pairs);
     case F_POOL_A:
+        return times(moe_a_rows(s->by_row, s->pool_rows, s->pool_pairs), family->row_bytes);
     case F_POOL_HIDDEN:
         return times(s->pool_pairs, family->row_bytes);
     case F_POOL_ACC:
@@ -362,8 +366,11 @@ int64_t logical_bytes(struct lowering *l, uint32_t logical, uint32_t rank)
     const struct path *path = &l->paths[family->path];
     if (path->dense) { // each of several workplaces holds a piece of the rows
         int64_t rows = (bound + path->workplaces - 1) / path->workplaces;
-        int64_t pairs = family->kind == F_ACC ? rows : times(rows, path->experts);
-        return family->kind == F_PAIRS ? moe_pairs_bytes(path->experts, rows, pairs) : times(pairs, family->row_bytes);
+        int64_t pairs = times(rows, path->experts);
+        if (family->kind == F_PAIRS)
+            return moe_pairs_bytes(path->experts, rows, pairs);
+        bool by_row = family->kind == F_ACC || (family->kind == F_A && path->by_row);
+        return times(by_row ? rows : pairs, family->row_bytes);
     }
     struct sizing s = sizing_of(l, family->path, layer, cell, rank);
     s.reply += family->chunk;

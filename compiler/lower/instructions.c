@@ -252,6 +252,18 @@ static double pairs_of(const struct writer *w, bool pool)
     return pool ? 0 : writer_tokens(w) * (double)(p->dense ? p->experts : p->choices) / writer_waves(w);
 }
 
+/// Rows of A that its tokens make, in expectation.
+static double a_rows_of(const struct writer *w, bool pool)
+{
+    const struct path *p = w->path;
+    double rows = 0;
+    if (!p->by_row)
+        return pairs_of(w, pool);
+    for (uint32_t d = 0; d < w->l->ranks && !p->dense; d++)
+        rows += rank_hit(w->l, p, d, w->wave);
+    return pool ? 0 : writer_tokens(w) * (p->dense ? 1 : rows);
+}
+
 /// The time of `products` matrix products of the pairs, each with one matrix of every expert.
 static double mlp_work(const struct writer *w, bool pool, double products)
 {
@@ -271,7 +283,7 @@ static void draft_up(struct writer *w, bool pool)
     const struct path *p = w->path;
     enum path_family control = pool ? F_POOL_PAIRS : F_PAIRS, a = pool ? F_POOL_A : F_A,
                      hidden = pool ? F_POOL_HIDDEN : F_HIDDEN;
-    draft_unpack(w, pool, pairs_of(w, pool) * (double)(p->width * dtype_bytes(p->a_elements)));
+    draft_unpack(w, pool, a_rows_of(w, pool) * (double)(p->width * dtype_bytes(p->a_elements)));
     writer_launch(w, p->up_kernel, mlp_work(w, pool, p->plain ? 1 : 2));
     writer_own(w, control, access_read);
     writer_own(w, a, access_read);

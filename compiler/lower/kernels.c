@@ -116,7 +116,7 @@ static void make_mlp(struct lowering *l, struct path *p)
         .unit_count = plan_up_units(up, p->arithmetic >> 16),
         .n = {p->width, p->ffn, option_choice(l, p->expert, "activation", activation_words, activation_words_count),
               p->a_dtype, p->a_stride, p->hidden_stride, p->weighted_input,
-              (p->b_up == NONE ? 0 : MLP_HAS_BIAS) | (p->plain ? MLP_PLAIN : 0)},
+              (p->b_up == NONE ? 0 : MLP_HAS_BIAS) | (p->plain ? MLP_PLAIN : 0) | (p->by_row ? MLP_BY_ROW : 0)},
         .alpha = option_number(l, p->expert, "alpha", 1),
         .limit = option_number(l, p->expert, "limit", 0)};
     set_stored(&kernel, up);
@@ -160,8 +160,8 @@ static void make_routing(struct lowering *l, struct path *p)
     kernel.role = kernel_role_bin_round;
     if (p->overflow == overflow_pool)
         p->round_kernel = kernel_row(l, kernel);
-    kernel =
-        (struct plan_kernel){.role = kernel_role_fan_out, .n = {p->a_stride, p->choices, p->own_apart, p->y_dtype}};
+    kernel = (struct plan_kernel){.role = kernel_role_fan_out,
+                                  .n = {p->a_stride, p->choices, p->own_apart, p->y_dtype, p->by_row}};
     p->fan_kernel = kernel_row(l, kernel);
     make_wire_kernels(l, p);
     const struct mod_value *y = ROW(l->module, mod_value, lower_stage(l, p->combine)->result);
@@ -192,7 +192,7 @@ void make_kernels(struct lowering *l, struct path *p)
         return;
     }
     int64_t x_bytes = p->width * dtype_bytes(p->x_dtype), y_bytes = p->width * dtype_bytes(p->y_dtype);
-    struct plan_kernel kernel = {.role = kernel_role_dense, .n = {p->a_stride, x_bytes, y_bytes, p->experts}};
+    struct plan_kernel kernel = {.role = kernel_role_dense, .n = {p->a_stride, x_bytes, y_bytes, p->experts, p->by_row}};
     p->dense_kernel = kernel_row(l, kernel);
     p->unpack_kernel[0] = kernel_row(l, rows_kernel(p, p->x_dtype, TABLES_UNPACK));
     p->wire.count = 1;

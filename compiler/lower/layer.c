@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "compiler/codegen/cpu/cpu.h"
 #include "compiler/lower/lower.h"
 
 struct diag *lower_refuse(struct lowering *l, enum diag_code code, uint32_t stage, const char *option,
@@ -293,6 +294,7 @@ static void read_mlp(struct lowering *l, struct path *p)
     p->a_dtype = computed_with(up);
     p->y_dtype = ROW(l->module, mod_value, expert->result)->dtype;
     read_arithmetic(l, p, up, down);
+    p->by_row = cpu_reads_by_row(ir_text(l->plan, ROW(l->plan, plan_info, 0)->cpu_level), up);
     p->a_stride = row_stride(p, p->width);
     p->hidden_stride = row_stride(p, p->ffn);
     p->acc_stride = down->layout == layout_panels ? moe_row_stride(round_up(p->width, down->panel), 4) : p->width * 4;

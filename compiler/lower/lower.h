@@ -47,6 +47,7 @@ struct path {
     int64_t arithmetic;          // format (moe_wire_code) that rows are multiplied in; 0: a_dtype
     enum dtype a_elements;       // of rows of A and of hidden ones: a_dtype, or what holds their codes
     struct wire_set wire, reply; // of the dispatch and of the combine
+    bool by_row;                 // A has one row for each routed row, else one for each pair
     bool own_apart;              // own rows, which never take a wire format, have a table of their own
     uint32_t handed;             // with relays: the format in which replies are handed to them
     bool staged;                 // some replies are packed from staging rows

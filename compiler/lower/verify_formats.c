@@ -199,9 +199,13 @@ static bool see_up(const struct formats *f, uint32_t event, const struct plan_in
     uint32_t by = *writer_of(f, instr, UP_PAIRS);
     if (by != NONE && *rows_of(f, instr, UP_PAIRS) >= 0 && *rows_of(f, instr, UP_PAIRS) != kernel_of(f, instr)->n[11])
         return wrong_format(f, event);
-    if (by == NONE || kernel_of(f, ROW(f->v->plan, plan_instr, by))->role != kernel_role_fan_out)
+    if (by == NONE)
         return true;
     const struct plan_instr *fan = ROW(f->v->plan, plan_instr, by);
+    if (!kernel_of(f, fan)->n[4] != !(kernel_of(f, instr)->n[7] & MLP_BY_ROW))
+        return verify_fail(f->v, "%s takes rows of A by another number than they have", event_text(f->v, event));
+    if (kernel_of(f, fan)->role != kernel_role_fan_out)
+        return true;
     const struct plan_exchange *e = exchange_row(f, fan->exchange);
     uint32_t needed = tables_of(f, e, dtype_none);
     if (kernel_of(f, fan)->n[2] && !e->pool)

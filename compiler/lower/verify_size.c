@@ -84,7 +84,8 @@ static bool fan_out_fits(const struct sizes *s)
                                event_text(s->v, s->event));
     if (staged && !holds_stride(s, FAN_STAGE, rows))
         return false;
-    return holds(s, FAN_A, pairs, ROW(plan, plan_kernel, s->instr->kernel)->n[0]) &&
+    const int64_t *n = ROW(plan, plan_kernel, s->instr->kernel)->n;
+    return holds(s, FAN_A, moe_a_rows(n[4] != 0, rows, pairs), n[0]) &&
            holds(s, FAN_PAIRS, 1, moe_pairs_bytes(slots_wave_experts(plan, e, rank), rows, pairs));
 }
 
@@ -125,7 +126,7 @@ static bool launch_fits(struct sizes *s)
     }
     case kernel_role_dense:
         return holds(s, DENSE_PAIRS, 1, moe_pairs_bytes(k->n[3], bound, bound * k->n[3])) &&
-               holds(s, DENSE_A, bound * k->n[3], k->n[0]) && holds(s, DENSE_Y, bound, k->n[2]);
+               holds(s, DENSE_A, moe_a_rows(k->n[4] != 0, bound, bound * k->n[3]), k->n[0]) && holds(s, DENSE_Y, bound, k->n[2]);
     case kernel_role_merge:
         return holds(s, MERGE_Y, bound, k->n[0] * dtype_bytes((uint32_t)k->n[2])) &&
                (!k->n[3] || holds(s, MERGE_SUM, bound, k->n[0] * 4));

@@ -27,6 +27,7 @@ struct fan {
     int64_t local_experts, first_expert, experts; // of the rank; the wave's
     int64_t x_bytes, a_bytes, own_bytes, stage_bytes; // strides
     bool own_apart, one_table;                        // own rows, and all rows, by table
+    bool by_row;                                      // A has a row for each routed row
     uint32_t y_dtype;
     uint32_t slots[MOE_MAX_WAVES]; // exchanges whose rows this wave reads: of waves 0 up to its own
     uint32_t slot_count;
@@ -269,7 +270,7 @@ static bool count_source(const struct fan *f, uint32_t from, int64_t *first, int
             answer.rows[chunk] += taken.count > 0;
             answer.pairs[chunk] += (uint32_t)taken.count;
             rows += taken.count > 0;
-            table_rows[s.table] += taken.count;
+            table_rows[s.table] += f->by_row ? taken.count > 0 : taken.count;
             if (s.reply_table < TABLES_END)
                 table_rows[s.reply_table] += taken.count > 0;
             for (int64_t i = 0; i < taken.count; i++) {
@@ -327,23 +328,33 @@ static bool place_sum(const struct fan *f, struct moe_pairs_head *h, const struc
     return true;
 }
 
+/// Row `to` of A is filled from `data`. With one table its entries are in the order of A, which workers then write in order.
+static bool place_a(const struct fan *f, struct moe_pairs_head *h, const struct counted *c, const struct source *s, int64_t to,
+                    const char *data)
+{
+    struct moe_row_table *table = &h->tables[s->table];
+    if (table->rows >= c->table_rows[s->table])
+        return false;
+    add_table_row(table, f->one_table ? to : table->rows, data, (char *)f->args->p[FAN_A] + to * f->a_bytes);
+    return true;
+}
+
 static bool place_row(const struct fan *f, struct moe_pairs_head *h, const struct counted *c, const struct source *s,
                       const struct taken *taken, const char *data)
 {
-    struct moe_row_table *table = &h->tables[s->table];
     for (int64_t i = 0; i < taken->count; i++) {
         struct moe_row_meta meta = taken->meta[i];
         int64_t expert = meta.local - f->first_expert;
-        if (expert < 0 || expert >= f->experts || c->cursor[expert] >= h->expert_first[expert + 1] ||
-            table->rows >= c->table_rows[s->table])
+        if (expert < 0 || expert >= f->experts || c->cursor[expert] >= h->expert_first[expert + 1])
             return false;
         int64_t at = c->cursor[expert]++;
         ((int32_t *)(uintptr_t)h->pair_row)[at] = (int32_t)h->rows;
         ((float *)(uintptr_t)h->pair_weight)[at] = meta.weight;
-        // With one table, entry = pair, so that workers write A in order.
-        int64_t entry = f->one_table ? at : table->rows;
-        add_table_row(table, entry, data, (char *)f->args->p[FAN_A] + at * f->a_bytes);
+        if (!f->by_row && !place_a(f, h, c, s, at, data))
+            return false;
     }
+    if (f->by_row && !place_a(f, h, c, s, h->rows, data))
+        return false;
     h->rows++;
     return true;
 }
@@ -418,6 +429,7 @@ static void find_strides(struct fan *f, const struct plan_instr *in)
     f->own_apart = k->n[2] != 0;
     f->one_table = !f->own_apart && f->e->wires.count == 1;
     f->y_dtype = (uint32_t)k->n[3];
+    f->by_row = k->n[4] != 0;
 }
 
 /// Of experts in pieces: whose tokens' rows this launch takes. Returns the tokens of the part.
@@ -485,16 +497,18 @@ bool builtin_dense(struct stream *s, const struct moe_kargs *a)
     void **row_dst = carve(&at, bound, sizeof(void *));
     for (int64_t expert = 0; expert <= experts; expert++)
         first[expert] = expert * tokens;
+    int64_t a_rows = moe_a_rows(k->n[4] != 0, tokens, experts * tokens);
+    for (int64_t r = 0; r < a_rows; r++) {
+        src[r] = (char *)a->p[DENSE_X] + r % tokens * k->n[1];
+        dst[r] = (char *)a->p[DENSE_A] + r * k->n[0];
+    }
     for (int64_t pair = 0; pair < experts * tokens; pair++) {
-        int64_t t = pair % tokens;
-        src[pair] = (char *)a->p[DENSE_X] + t * k->n[1];
-        dst[pair] = (char *)a->p[DENSE_A] + pair * k->n[0];
-        row[pair] = (int32_t)t;
+        row[pair] = (int32_t)(pair % tokens);
         weight[pair] = 1;
     }
     for (int64_t t = 0; t < tokens; t++)
         row_dst[t] = (char *)a->p[DENSE_Y] + t * k->n[2];
-    *h = (struct moe_pairs_head){.tables = {[TABLES_UNPACK] = {experts * tokens, src, dst}},
+    *h = (struct moe_pairs_head){.tables = {[TABLES_UNPACK] = {a_rows, src, dst}},
                                  .experts = experts,
                                  .expert_first = first,
                                  .pair_row = row,

@@ -102,14 +102,15 @@ struct moe_pairs_head {
 // fan_out    p: bins control, arrived slots, pairs control, A, reply send slots, own y rows, x (slice),
 //               staging rows (only where replies travel in another format than y's: sums lie there until packed),
 //               arrived slots of the part's waves 0, 1, ... before this one (last; base dispatches)
-//            n: A row bytes, choices, own rows apart (their table is TABLE_OWN, else the first), y dtype; unit one;
+//            n: A row bytes, choices, own rows apart (their table is TABLE_OWN, else the first), y dtype,
+//               1: A has one row for each routed row, in their order, else one for each pair; unit one;
 //               instr.exchange: the dispatch, base or pool (pool: no own rows)
 // dense      p: pairs control, A, x (slice), y (slice): every token of the part to each of the shared experts, weight 1
-//            n: A row bytes, x row bytes, y row bytes, experts; unit one
+//            n: A row bytes, x row bytes, y row bytes, experts, 1: as fan_out; unit one
 // mlp_up     p: pairs control, A, weights, hidden activations; then the biases f32 (packed like weights of one column),
 //               where n[7] says there are
 //            n: H, F, activation, dtype, A row bytes, hidden row bytes, 1: times the pair's weight before the activation,
-//               MLP_* bits; quantised weights: their dtype, columns and scales of a block (plan_param); else 0;
+//               MLP_* bits (MLP_BY_ROW: A has a row for each routed row); quantised weights: their dtype, columns and scales of a block (plan_param); else 0;
 //               n[11]: the format (moe_wire_code) of the rows of A and of the hidden activations, which are coded
 //               rows then, rounded to the dtype first and to the format behind it; 0: they are of the dtype
 //            unit fixed, unit_count panels per local expert: unit u is local expert u / panels, panel u % panels; with n[11]
@@ -157,7 +158,7 @@ enum {
     FAN_BINS = 0, FAN_ARRIVED, FAN_PAIRS, FAN_A, FAN_REPLY, FAN_OWN, FAN_X, FAN_STAGE, FAN_ARGS,
     DENSE_PAIRS = 0, DENSE_A, DENSE_X, DENSE_Y, DENSE_ARGS,
     UP_PAIRS = 0, UP_A, UP_W, UP_HIDDEN, UP_ARGS,
-    MLP_HAS_BIAS = 1, MLP_PLAIN = 2,    // plain: one projection, without a gate
+    MLP_HAS_BIAS = 1, MLP_PLAIN = 2, MLP_BY_ROW = 4, // plain: one projection, without a gate; by row: see mlp_up
     DOWN_PAIRS = 0, DOWN_HIDDEN, DOWN_W, DOWN_ACC, DOWN_ARGS,
     MERGE_BINS = 0, MERGE_Y, MERGE_SUM, MERGE_ARGS = MERGE_SUM,
     FOLD_RELAYED = 0, FOLD_REPLIES, FOLD_SUMS, FOLD_CONTROL, FOLD_ARGS,
@@ -234,6 +235,12 @@ static inline int64_t moe_pairs_bytes(int64_t local_experts, int64_t rows, int64
 {
     // head; sources and targets of pairs and replies; expert_first and a cursor each; row and weight of pairs; row_dst
     return 1024 + (pairs + rows) * 16 + (local_experts + 8) * 16 + (pairs + 16) * 8 + (rows + 8) * 8;
+}
+
+/// Rows of A: one for each routed row, of which each has a pair at least, or one for each pair.
+static inline int64_t moe_a_rows(int by_row, int64_t rows, int64_t pairs)
+{
+    return by_row && rows < pairs ? rows : pairs;
 }
 
 /// sums: most of them; parts: rows that they add up; packed: rows that are packed.

@@ -52,6 +52,7 @@ struct usage {
     int64_t tokens;
     bool routed;                  // pairs: of the rank's own experts
     bool folded;                  // sums: of a relay, which are one list
+    bool by_row, by_pair;         // pairs: A has a row for each routed row, for each pair; both: who fills them disagree
     int64_t shared;               // pairs: of so many experts that every token takes; 0: of none
 };
 

@@ -69,6 +69,13 @@ static void hold(struct usage *u, int64_t rows, int64_t pairs)
     u->pairs = most(u->pairs, pairs);
 }
 
+/// What the rows of A are, by the constant of who fills the pairs.
+static void hold_a(struct usage *u, const struct plan_kernel *k)
+{
+    u->by_row = u->by_row || k->n[4];
+    u->by_pair = u->by_pair || !k->n[4];
+}
+
 /// Each row of a table has at least these bytes on either side.
 static void hold_table(struct usage *u, uint32_t table, int64_t src, int64_t dst)
 {
@@ -122,6 +129,7 @@ static void learn_fan_out(const struct walk *w, const struct plan_kernel *k, con
     bool staged = moe_fan_has_stage(w->instr->args.count, wave_arguments(w, k));
     int64_t x_row = stride_of(w, FAN_X), stage = staged ? stride_of(w, FAN_STAGE) : 0;
     hold(u, slots_fan_rows(ir, e, w->instr->part, me, ranks), slots_fan_pairs(ir, e, w->instr->part, me, ranks));
+    hold_a(u, k);
     u->routed = true;
     u->row_dst_bytes = least(u->row_dst_bytes, stride_of(w, FAN_OWN));
     for (uint32_t i = 0; i < e->wires.count; i++)
@@ -162,6 +170,7 @@ static void learn_built_in(const struct walk *w, const struct plan_kernel *k)
     } else if (k->role == kernel_role_dense) {
         struct usage *u = usage_at(w, DENSE_PAIRS);
         hold(u, bound, bound * k->n[3]);
+        hold_a(u, k);
         hold_table(u, TABLES_UNPACK, k->n[1], k->n[0]);
         u->row_dst_bytes = least(u->row_dst_bytes, k->n[2]);
         u->shared = most(u->shared, k->n[3]);

@@ -239,7 +239,7 @@ static bool check_fan_out(const struct walk *w, const struct plan_kernel *k)
     for (uint32_t earlier = e->earlier; earlier != NONE; earlier = ROW(ir, plan_exchange, earlier)->earlier)
         if (arg_at(w, --at)->buffer != ROW(ir, plan_exchange, earlier)->recv)
             return instr_fail(w, "its slots are not those of the earlier waves");
-    if (!holds_rows(w, FAN_A, pairs, k->n[0]) || !holds_stride(w, FAN_OWN, bound * slots_token_rows(ir, me)) ||
+    if (!holds_rows(w, FAN_A, moe_a_rows(k->n[4] != 0, rows, pairs), k->n[0]) || !holds_stride(w, FAN_OWN, bound * slots_token_rows(ir, me)) ||
         (staged && !holds_stride(w, FAN_STAGE, rows)) || !holds_rows(w, FAN_X, bound, stride_of(w, FAN_X)))
         return instr_fail(w, "A or the own rows are too small");
     return true;
@@ -394,7 +394,10 @@ static bool check_generated(const struct walk *w, const struct plan_kernel *k)
     case kernel_role_mlp_up:
         if (!check_weights(w, k, UP_W, UP_ARGS, n[7] & MLP_PLAIN ? n[1] : 2 * n[1], n[0], n[3]))
             return false;
-        good = holds_rows(w, UP_A, u->pairs, n[4]) && holds_rows(w, UP_HIDDEN, u->pairs, n[5]);
+        if (n[7] & MLP_BY_ROW ? u->by_pair : u->by_row)
+            return instr_fail(w, "its rows of A are not those that its control tells of");
+        good = holds_rows(w, UP_A, moe_a_rows((n[7] & MLP_BY_ROW) != 0, u->rows, u->pairs), n[4]) &&
+               holds_rows(w, UP_HIDDEN, u->pairs, n[5]);
         break;
     case kernel_role_mlp_down:
         if (!check_weights(w, k, DOWN_W, DOWN_ARGS, n[1], n[0], n[2]))
@@ -435,7 +438,7 @@ bool check_launch(const struct walk *w)
         return check_limit(w, k);
     case kernel_role_dense:
         if (extent_bytes(w, arg_at(w, DENSE_PAIRS)->buffer) < moe_pairs_bytes(k->n[3], bound, bound * k->n[3]) ||
-            !holds_rows(w, DENSE_A, bound * k->n[3], k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||
+            !holds_rows(w, DENSE_A, moe_a_rows(k->n[4] != 0, bound, bound * k->n[3]), k->n[0]) || !holds_rows(w, DENSE_X, bound, k->n[1]) ||
             !holds_rows(w, DENSE_Y, bound, k->n[2]))
             return instr_fail(w, "a buffer is too small");
         return bound * k->n[3] <= MOE_MAX_PAIRS || instr_fail(w, "more pairs than can be numbered");

@@ -352,6 +352,10 @@ static void make_pairs(struct layer *l, struct rng *rng)
                 l->targets[pair] = (uint8_t *)l->a + pair * l->a_stride;
             }
     }
+    for (int64_t r = 0; r < l->rows && l->by_row; r++) {
+        l->sources[r] = (const uint8_t *)l->x + r * l->h * number_bytes(l->dtype);
+        l->targets[r] = (uint8_t *)l->a + r * l->a_stride;
+    }
     l->expert_first[l->experts] = l->pair_count;
     for (int64_t r = 0; r < l->rows; r++)
         l->row_dst[r] = (uint8_t *)l->y + r * l->y_stride;
@@ -369,7 +373,8 @@ void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned 
                         .dtype = shape->dtype,
                         .result = shape->result,
                         .plain = (form & LAYER_PLAIN) != 0,
-                        .weighted_input = (form & LAYER_WEIGHTED) != 0};
+                        .weighted_input = (form & LAYER_WEIGHTED) != 0,
+                        .by_row = (form & LAYER_BY_ROW) != 0};
     int64_t outputs = l->plain ? l->f : 2 * l->f; // of the first matrix
     int64_t size = number_bytes(l->dtype), capacity = l->rows * l->choices + 1;
     bool fp8 = (form & (LAYER_FP8 | LAYER_FP8_POWERS)) != 0;
@@ -414,7 +419,7 @@ void layer_init_form(struct layer *l, const struct layer_shape *shape, unsigned 
     if (form & LAYER_BIASED)
         make_biases(l, level);
     l->pairs = (struct moe_pairs_head){
-        .tables = {{l->pair_count, l->sources, l->targets}},
+        .tables = {{l->by_row ? l->rows : l->pair_count, l->sources, l->targets}},
         .experts = l->experts,
         .expert_first = l->expert_first,
         .pair_row = l->pair_row,

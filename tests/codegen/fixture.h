@@ -63,6 +63,7 @@ struct layer {
     void *x, *up, *down; // plain: x[rows][h], up[experts][2f][h], down[experts][h][f]
     bool plain; // up[experts][f][h], no gate
     bool weighted_input;
+    bool by_row; // a has a row for each routed row, else one for each pair
     float *b_up, *b_down; // NULL: none; b_up[experts][2f or f], b_down[experts][h]
     void *packed_up, *packed_down, *packed_b_up, *packed_b_down;
     void *a, *hidden, *acc, *y; // y[rows] rows of h results, each followed by a guard
@@ -81,7 +82,7 @@ struct layer_shape {
 };
 // Without a gate; with biases; weights are E4M3 in blocks of 64 x 48, or MXFP4, instead of the rows' type; FP8 arithmetic,
 // with weights in blocks of 128 x 128 and rows in blocks of 128, whose scales are f32 or powers of two; the routing weight
-// multiplies the input.
+// multiplies the input; rows of A are read by number.
 enum layer_form {
     LAYER_PLAIN = 1,
     LAYER_BIASED = 2,
@@ -89,7 +90,8 @@ enum layer_form {
     LAYER_MXFP4 = 8,
     LAYER_FP8 = 16,
     LAYER_FP8_POWERS = 32,
-    LAYER_WEIGHTED = 64
+    LAYER_WEIGHTED = 64,
+    LAYER_BY_ROW = 128
 };
 
 void layer_init(struct layer *layer, const struct layer_shape *shape, const char *level, uint64_t seed);

@@ -15,18 +15,32 @@ static const uint32_t float_types[] = {dtype_f32, dtype_bf16, dtype_f16};
 
 enum { COPY, UP, DOWN };
 
+/// The constants that say how quantised weights are stored.
+static void add_stored(int64_t n[12], const struct plan_param *weights)
+{
+    if (dtype_quantised(weights->dtype)) {
+        n[8] = weights->dtype;
+        n[9] = weights->block_cols;
+        n[10] = weights->scales;
+    }
+}
+
 static bool layer_code(struct code *code, const struct layer *l, const char *level, uint32_t activation)
 {
     code_init(code);
-    code_add(code, kernel_role_copy_rows, (int64_t[]){l->h, l->dtype, l->dtype}, 3, 1);
-    int64_t biased = l->b_up ? MLP_HAS_BIAS : 0;
-    int64_t up[] = {l->h,           l->f, activation, l->dtype, l->a_stride,
-                    l->hidden_stride, 0,  biased | (l->plain ? MLP_PLAIN : 0)};
-    int64_t down[] = {l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, 0, biased};
-    uint32_t row = code_add(code, kernel_role_mlp_up, up, 8, 1);
+    int64_t copy[LAYER_COPY], biased = l->b_up ? MLP_HAS_BIAS : 0;
+    int64_t form = biased | (l->plain ? MLP_PLAIN : 0) | (l->by_row ? MLP_BY_ROW : 0);
+    int64_t up[12] = {l->h, l->f, activation, l->dtype, l->a_stride, l->hidden_stride, l->weighted_input, form};
+    int64_t down[12] = {l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, l->weighted_input, biased};
+    add_stored(up, &l->up_param);
+    add_stored(down, &l->down_param);
+    up[11] = down[11] = l->arithmetic;
+    layer_copy(l, copy);
+    code_add(code, kernel_role_copy_rows, copy, LAYER_COPY, 1);
+    uint32_t row = code_add(code, kernel_role_mlp_up, up, 12, 1);
     ROW(&code->plan, plan_kernel, row)->alpha = LAYER_ALPHA;
     ROW(&code->plan, plan_kernel, row)->limit = LAYER_LIMIT;
-    code_add(code, kernel_role_mlp_down, down, 8, 1);
+    code_add(code, kernel_role_mlp_down, down, 12, 1);
     return code_generate(code, level);
 }
 
@@ -45,7 +59,7 @@ static void layer_run(const struct code *code, struct layer *l, int64_t piece)
     struct moe_kargs copy = {.p = {[COPY_CONTROL] = &l->pairs}};
     struct moe_kargs up = {.p = {&l->pairs, l->a, l->packed_up, l->hidden, l->packed_b_up}};
     struct moe_kargs down = {.p = {&l->pairs, l->hidden, l->packed_down, l->acc, l->packed_b_down}};
-    run_units(code, COPY, &copy, l->pair_count, piece);
+    run_units(code, COPY, &copy, l->pairs.tables[TABLES_UNPACK].rows, piece);
     run_units(code, UP, &up, ROW(&code->plan, plan_kernel, UP)->unit_count * l->experts, piece);
     run_units(code, DOWN, &down, ROW(&code->plan, plan_kernel, DOWN)->unit_count, piece);
 }
@@ -193,6 +207,40 @@ static void test_pieces_and_addresses(void)
         code_free(&code);
         layer_free(&whole);
         layer_free(&pieces);
+    }
+}
+
+static void check_by_row(unsigned form, uint32_t dtype, const char *level)
+{
+    struct layer_shape shape = {136, 40, 3, 150, 2, dtype, dtype_f32}; // about 100 rows an expert
+    struct layer by_pair, by_row;
+    struct code code;
+    layer_init_form(&by_pair, &shape, form, level, 3);
+    layer_init_form(&by_row, &shape, form | LAYER_BY_ROW, level, 3);
+    CU_ASSERT_FATAL(layer_code(&code, &by_pair, level, activation_silu));
+    layer_run(&code, &by_pair, 1000000);
+    code_free(&code);
+    CU_ASSERT_FATAL(layer_code(&code, &by_row, level, activation_silu));
+    memset((uint8_t *)by_row.a + by_row.rows * by_row.a_stride, 0xff, (size_t)by_row.a_stride); // NaN: nobody's row
+    layer_run(&code, &by_row, 1000000);
+    if (memcmp(by_pair.y, by_row.y, (size_t)(by_pair.rows * by_pair.y_stride)) != 0)
+        fprintf(stderr, "%s %s form %u: other bytes by row\n", level, dtype_words[dtype], form);
+    CU_ASSERT(memcmp(by_pair.y, by_row.y, (size_t)(by_pair.rows * by_pair.y_stride)) == 0);
+    code_free(&code);
+    layer_free(&by_pair);
+    layer_free(&by_row);
+}
+
+// One row of A for each routed row, read by number, instead of one for each pair. (AMX tiles read none by number.)
+static void test_rows_by_number(void)
+{
+    static const unsigned forms[] = {LAYER_PLAIN | LAYER_BIASED | LAYER_WEIGHTED, LAYER_E4M3, LAYER_MXFP4, LAYER_FP8};
+    for (unsigned level = 0; level < LEVELS; level++) {
+        if (!level_runs_here(level_names[level]) || !strcmp(level_names[level], "amx"))
+            continue;
+        check_by_row(0, dtype_f32, level_names[level]);
+        for (unsigned i = 0; i < sizeof forms / sizeof *forms; i++)
+            check_by_row(forms[i], dtype_bf16, level_names[level]);
     }
 }
 
@@ -609,6 +657,7 @@ void suite_codegen(void)
     CU_add_test(suite, "forms of experts", test_expert_forms);
     CU_add_test(suite, "a row is the same alone and in company", test_row_is_the_same_alone);
     CU_add_test(suite, "units in pieces, code moved: the same bytes", test_pieces_and_addresses);
+    CU_add_test(suite, "rows of A by number: the same bytes", test_rows_by_number);
     CU_add_test(suite, "NaN stays in its row", test_nan_stays_in_its_row);
     CU_add_test(suite, "route matches the float64 reference", test_route_matches_reference);
     CU_add_test(suite, "route: ties and NaN rows", test_route_ties_and_nan);

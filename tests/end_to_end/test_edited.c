@@ -246,6 +246,25 @@ static void test_refusals(void)
     moe_plan_close(plan);
 }
 
+/// A row of A for each routed row, or one for each pair: who fills it, who reads it and its size agree.
+static void test_rows_of_a(void)
+{
+    moe_plan *plan = compile("serial", "capacity: 8x");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    const struct ir *ir = &plan->plan.ir;
+    struct plan_kernel *up = ROW(ir, plan_kernel, launch_of(plan, kernel_role_mlp_up, 0)->kernel),
+                       *fan_out = ROW(ir, plan_kernel, launch_of(plan, kernel_role_fan_out, 0)->kernel);
+    CU_ASSERT(up->n[7] & MLP_BY_ROW && fan_out->n[4] == 1);
+    up->n[7] ^= MLP_BY_ROW;
+    expect_refusal(plan, "not those that its control tells of");
+    fan_out->n[4] = 0;
+    expect_refusal(plan, "A or the own rows are too small");
+    up->n[7] ^= MLP_BY_ROW;
+    fan_out->n[4] = 1;
+    expect_run(plan, MOE_OK, "");
+    moe_plan_close(plan);
+}
+
 /// Constants of kernels as large as they may be, two at a time: nothing that is worked out from them overflows, and what a
 /// built-in would work with is refused.
 static void test_large_constants(void)
@@ -338,6 +357,7 @@ void suite_edited(void)
     CU_add_test(suite, "bins of another wave", test_bins_of_another_wave);
     CU_add_test(suite, "routes that change", test_changed_routes);
     CU_add_test(suite, "refused by validation", test_refusals);
+    CU_add_test(suite, "rows of A, by row or by pair", test_rows_of_a);
     CU_add_test(suite, "rows in pieces are refused", test_pieces_refused);
     CU_add_test(suite, "pieces in another order", test_pieces_run);
 }

@@ -85,7 +85,8 @@ static void touch_up(const struct moe_kargs *a, const struct plan_kernel *k, int
     const struct moe_pairs_head *h = a->p[UP_PAIRS];
     for (int64_t u = begin; u < end; u++)
         for (int64_t p = h->expert_first[u / k->unit_count]; p < h->expert_first[u / k->unit_count + 1]; p++) {
-            read_bytes((const char *)a->p[UP_A] + p * k->n[4], k->n[11] ? k->n[4] : k->n[0] * size_of(k->n[3]));
+            int64_t row = k->n[7] & MLP_BY_ROW ? h->pair_row[p] : p;
+            read_bytes((const char *)a->p[UP_A] + row * k->n[4], k->n[11] ? k->n[4] : k->n[0] * size_of(k->n[3]));
             write_bytes((char *)a->p[UP_HIDDEN] + p * k->n[5], k->n[11] ? k->n[5] : k->n[1] * size_of(k->n[3]));
             read_bytes(&h->pair_weight[p], 4);
         }

@@ -277,6 +277,11 @@ static void test_refusals(void)
     late->offset = ROW(&l.plan, plan_extent, program->extents.first + a_rows)->offset;
     CU_ASSERT_TRUE(refused_with(&l, "of another rank"));
     *late = saved_late;
+    // rows of A by another number than who fills them gave them
+    struct plan_kernel *up_kernel = ROW(&l.plan, plan_kernel, up->kernel);
+    up_kernel->n[7] ^= MLP_BY_ROW;
+    CU_ASSERT_TRUE(refused_with(&l, "rows of A by another number"));
+    up_kernel->n[7] ^= MLP_BY_ROW;
     // a slot too small
     x->bytes -= 64;
     CU_ASSERT_TRUE(refused_with(&l, "do not hold its slots"));

@@ -46,7 +46,7 @@ bool amx_multiplies(struct emit *e, const struct gemm *gemm)
 {
     int64_t rest;
     bool bf16 = gemm->weights.dtype == dtype_bf16 || gemm->weights.split;
-    return e->level->amx && gemm->a_dtype == dtype_bf16 && bf16 && rest_of(gemm, &rest);
+    return e->level->amx && !gemm->by_row && gemm->a_dtype == dtype_bf16 && bf16 && rest_of(gemm, &rest);
 }
 
 static LLVMValueRef tile(struct emit *e, unsigned number)
@@ -164,7 +164,7 @@ static void add_scaled(struct emit *e, const struct block *block, LLVMValueRef t
         row_scales = offset(e, block->a[0], scaled(e, loop.index, gemm->a_stride));
         row_scales = offset_const(e, offset(e, row_scales, scaled(e, block_number, 4)), gemm->row_scales);
     }
-    scale_row(e, gemm, row_scales, 0, factors, own);
+    scale_row(e, gemm, row_scales, factors, own);
     for (unsigned v = 0; v < PANEL_VECTORS; v++) {
         LLVMValueRef from = offset_const(e, offset(e, block->sums, at), v * TILE_ROW_BYTES);
         LLVMValueRef to = offset_const(e, offset(e, totals, at), v * TILE_ROW_BYTES);

@@ -107,6 +107,12 @@ bool cpu_level_runs_here(const char *level)
     return found && machine_runs(found->name);
 }
 
+bool cpu_reads_by_row(const char *level, const struct plan_param *weights)
+{
+    const struct cpu_level *found = level_named(level);
+    return found && weights->layout == layout_panels && !found->amx && !weights->split;
+}
+
 /// Codes lie k by k, a byte or a nibble a column; for the dot product, whose operand is pairs, in pairs of k and in the
 /// order that unpacking bytes to words puts right. The lower nibble is the earlier k.
 static bool choose_codes(const struct cpu_level *level, struct plan_param *param, uint32_t dtype)

@@ -19,6 +19,9 @@ const char *const *cpu_levels_of_build(void);
 unsigned cpu_level_machine(const char *level);
 /// Whether this machine can execute code of the level.
 bool cpu_level_runs_here(const char *level);
+/// Whether a product with these weights reads rows of A wherever they lie (MLP_BY_ROW) as fast as one behind the other: not
+/// AMX tiles, whose rows are at equal distances, nor look-ups of codes, beside which registers do not hold all rows' places.
+bool cpu_reads_by_row(const char *level, const struct plan_param *weights);
 /// Whether there is a generator for a kernel's role and constants.
 bool cpu_has_kernel(const struct plan_kernel *kernel);
 

@@ -72,6 +72,8 @@ void prefetch(struct emit *e, LLVMValueRef pointer, enum prefetch_level level);
 // E4M3 has no infinity: what is beyond 448 becomes 448, NaN of either sign the code 0x7f. Scales are the caller's matter.
 LLVMValueRef load_f32(struct emit *e, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
 void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
+/// As store_f32, for what will be multiplied as it is: denormal numbers may become zeros, as which dot products read them.
+void store_operand(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_t dtype, unsigned lanes);
 LLVMValueRef f32_to_e4m3(struct emit *e, LLVMValueRef value, unsigned lanes); // bytes
 LLVMValueRef e4m3_to_f32(struct emit *e, LLVMValueRef codes, unsigned lanes);
 LLVMValueRef half_to_f32(struct emit *e, LLVMValueRef bits, unsigned lanes);

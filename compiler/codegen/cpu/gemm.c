@@ -129,37 +129,62 @@ static void load_columns(struct emit *e, const struct gemm *gemm, LLVMValueRef b
         load_b(e, gemm, offset_const(e, b, k_bytes(&gemm->read, k)), v * e->level->lanes, columns[v]);
 }
 
-// Pointers to A that a tile reads it by. Beside the look-ups that expand codes, a number of A is better read by each dot
-// product itself than once into a register, and so it is where the load has no other use: each vector has a pointer of
-// its own then, of which the code generator does not know that they are the same.
-static unsigned readers_of(struct emit *e, const struct gemm *gemm)
-{
-    return uses_dot(e, gemm) && dtype_quantised(gemm->read.dtype) ? vectors_of(gemm) : 1;
-}
+// How a tile reads A.
+struct reading {
+    LLVMValueRef row[TILE_ROWS_MAX]; // by row; else the first one alone
+    LLVMValueRef reader[TILE_VECTORS]; // what each reader of a number adds to its place: 0
+    unsigned readers;
+};
 
-// Their values: loads that the code generator must not merge.
-static void make_readers(struct emit *e, const struct gemm *gemm, LLVMValueRef *a)
+// Beside the look-ups that expand codes, a number of A is better read by each dot product itself than once into a
+// register, and so it is where the load has no other use: each vector has a place of its own then, of which the code
+// generator does not know that they are the same. Their offsets are loads that it must not merge.
+static void make_readers(struct emit *e, const struct gemm *gemm, struct reading *reading)
 {
-    a[0] = LLVMGetParam(e->function, TILE_A);
-    if (readers_of(e, gemm) == 1)
+    reading->readers = 1;
+    reading->reader[0] = const_i64(e, 0);
+    if (!uses_dot(e, gemm) || !dtype_quantised(gemm->read.dtype))
         return;
-    LLVMValueRef place = LLVMBuildAlloca(e->builder, e->ptr, "");
-    store(e, a[0], place, 8);
-    for (unsigned i = 0; i < readers_of(e, gemm); i++) {
-        a[i] = load(e, e->ptr, place, 8);
-        LLVMSetVolatile(a[i], true);
+    LLVMValueRef place = LLVMBuildAlloca(e->builder, e->i64, "");
+    store(e, const_i64(e, 0), place, 8);
+    reading->readers = vectors_of(gemm);
+    for (unsigned i = 0; i < reading->readers; i++) {
+        reading->reader[i] = load(e, e->i64, place, 8);
+        LLVMSetVolatile(reading->reader[i], true);
     }
 }
 
-// one step of k for all rows: sums += A column x panels' row
-static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *a, LLVMValueRef at,
-                      LLVMValueRef (*columns)[2], LLVMValueRef *sums)
+// `rows` rows from the tile's first, or (by row) those whose numbers begin there
+static struct reading read_rows(struct emit *e, const struct gemm *gemm, unsigned rows)
 {
-    LLVMValueRef row[TILE_VECTORS][2];
-    unsigned count = readers_of(e, gemm);
+    struct reading reading = {{LLVMGetParam(e->function, TILE_A)}, {NULL}, 0};
+    make_readers(e, gemm, &reading);
+    for (unsigned r = rows; gemm->by_row && r-- > 0;) {
+        LLVMValueRef numbers = LLVMGetParam(e->function, TILE_OWN + ROW_NUMBERS);
+        LLVMValueRef number = LLVMBuildZExt(e->builder, load(e, e->i32, offset_const(e, numbers, r * 4), 4), e->i64, "");
+        reading.row[r] = offset(e, reading.row[0], scaled(e, number, gemm->a_stride));
+    }
+    return reading;
+}
+
+// the place of byte `at` of a row
+static LLVMValueRef place_in_row(struct emit *e, const struct gemm *gemm, const struct reading *reading, unsigned r,
+                                 LLVMValueRef at)
+{
+    return gemm->by_row ? offset(e, reading->row[r], at) : offset_const(e, offset(e, reading->row[0], at), r * gemm->a_stride);
+}
+
+// one step of k, at byte `at` of a row, for all rows: sums += A column x panels' row
+static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, const struct reading *reading,
+                      LLVMValueRef at, LLVMValueRef (*columns)[2], LLVMValueRef *sums)
+{
+    LLVMValueRef row[TILE_VECTORS][2], place[TILE_VECTORS];
+    unsigned count = reading->readers;
+    for (unsigned i = 0; i < count; i++)
+        place[i] = LLVMBuildAdd(e->builder, at, reading->reader[i], "");
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned i = 0; i < count; i++)
-            load_a(e, gemm, offset_const(e, offset(e, a[i], at), r * gemm->a_stride), row[i]);
+            load_a(e, gemm, place_in_row(e, gemm, reading, r, place[i]), row[i]);
         for (unsigned part = 0; part < parts_of(e, gemm); part++)
             for (unsigned v = 0; v < vectors_of(gemm); v++) {
                 LLVMValueRef *sum = &sums[r * vectors_of(gemm) + v], number = row[v % count][part];
@@ -169,21 +194,21 @@ static void tile_step(struct emit *e, const struct gemm *gemm, unsigned rows, LL
     }
 }
 
-// sums (then, where it prefetches, the place to prefetch) += A x panel over `count` k values
-static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *a, LLVMValueRef b,
-                         int64_t count, LLVMValueRef *carried)
+// sums (then, where it prefetches, the place to prefetch) += A x panel over `count` k values, from byte `begin` of a row on
+static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows, const struct reading *reading,
+                         LLVMValueRef begin, LLVMValueRef b, int64_t count, LLVMValueRef *carried)
 {
     LLVMValueRef columns[TILE_VECTORS][2];
     unsigned numbers = rows * vectors_of(gemm), unroll = unroll_of(gemm);
     unsigned a_bytes = (unsigned)dtype_bytes(gemm->a_dtype);
     struct loop loop = loop_begin_once(e, 0, count, unroll, carried, numbers + prefetches(gemm, rows));
-    LLVMValueRef a_k = scaled(e, loop.index, a_bytes);
+    LLVMValueRef a_k = LLVMBuildAdd(e->builder, begin, scaled(e, loop.index, a_bytes), "");
     LLVMValueRef b_k = offset(e, b, scaled(e, loop.index, k_bytes(&gemm->read, 1)));
     for (unsigned k = 0; k < unroll; k += step_of(gemm)) {
         for (unsigned i = 0; i < gemm->panels; i++)
             load_columns(e, gemm, offset_const(e, b_k, i * plan_panel_bytes(&gemm->weights)), k,
                          columns + i * PANEL_VECTORS);
-        tile_step(e, gemm, rows, a, LLVMBuildAdd(e->builder, a_k, const_i64(e, k * a_bytes), ""), columns, carried);
+        tile_step(e, gemm, rows, reading, LLVMBuildAdd(e->builder, a_k, const_i64(e, k * a_bytes), ""), columns, carried);
     }
     if (prefetches(gemm, rows)) {
         LLVMValueRef step = LLVMGetParam(e->function, TILE_STEP);
@@ -196,28 +221,39 @@ static void add_products(struct emit *e, const struct gemm *gemm, unsigned rows,
 }
 
 // a block's scales of the weights, for a row of A whose codes have one of their own
-void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scales, unsigned row,
-               const LLVMValueRef *factors, LLVMValueRef *own)
+void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scale, const LLVMValueRef *factors,
+               LLVMValueRef *own)
 {
-    LLVMValueRef scale = NULL;
-    if (row_scales)
-        scale = splat(e, load(e, e->f32, offset_const(e, row_scales, row * gemm->a_stride), 4), e->level->lanes);
+    LLVMValueRef scale = row_scale ? splat(e, load(e, e->f32, row_scale, 4), e->level->lanes) : NULL;
     for (unsigned i = 0; i < vectors_of(gemm); i++)
         own[i] = scale ? LLVMBuildFMul(e->builder, factors[i], scale, "") : factors[i];
 }
 
-// totals (then, where it prefetches, the place to prefetch) += scales x (A x panel) over a block of `count` k values.
-// `row_scales`: of the first row of A, or NULL.
-static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef *a, LLVMValueRef b,
-                      LLVMValueRef scales, LLVMValueRef row_scales, int64_t count, LLVMValueRef *totals)
+// the place of the scale of block `number` of a row; NULL: it has none
+static LLVMValueRef scale_in_row(struct emit *e, const struct gemm *gemm, const struct reading *reading, unsigned r,
+                                 LLVMValueRef number)
 {
+    if (!gemm->row_scales)
+        return NULL;
+    return offset_const(e, place_in_row(e, gemm, reading, r, scaled(e, number, 4)), gemm->row_scales);
+}
+
+// totals (then, where it prefetches, the place to prefetch) += scales x (A x panel) over block `number` of the row, `count` k
+// values; b and scales are the panel's first
+static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, const struct reading *reading, LLVMValueRef b,
+                      LLVMValueRef scales, LLVMValueRef number, int64_t count, LLVMValueRef *totals)
+{
+    const struct plan_param *w = &gemm->weights;
+    int64_t a_bytes = w->block_cols * dtype_bytes(gemm->a_dtype), b_bytes = k_bytes(&gemm->read, w->block_cols);
     LLVMValueRef carried[CARRIED_MAX], factors[TILE_VECTORS], own[TILE_VECTORS];
     unsigned numbers = rows * vectors_of(gemm), lanes = e->level->lanes;
     for (unsigned i = 0; i < numbers; i++)
         carried[i] = splat_f32(e, 0, lanes);
     carried[numbers] = totals[numbers];
-    add_products(e, gemm, rows, a, b, count, carried);
+    add_products(e, gemm, rows, reading, scaled(e, number, a_bytes), offset(e, b, scaled(e, number, b_bytes)), count,
+                 carried);
     totals[numbers] = carried[numbers];
+    scales = offset(e, scales, scaled(e, number, w->scales * plan_scale_bytes(w)));
     for (unsigned i = 0; i < gemm->panels; i++) {
         LLVMValueRef own = offset_const(e, scales, i * plan_panel_bytes(&gemm->weights));
         load_scales(e, &gemm->weights, own, factors + i * PANEL_VECTORS);
@@ -226,7 +262,7 @@ static void add_block(struct emit *e, const struct gemm *gemm, unsigned rows, LL
     }
     for (unsigned i = 0; i < numbers; i++) {
         if (i % vectors_of(gemm) == 0)
-            scale_row(e, gemm, row_scales, i / vectors_of(gemm), factors, own);
+            scale_row(e, gemm, scale_in_row(e, gemm, reading, i / vectors_of(gemm), number), factors, own);
         totals[i] = multiply_add(e, carried[i], own[i % vectors_of(gemm)], totals[i]);
     }
 }
@@ -237,30 +273,18 @@ static void multiply_blocks(struct emit *e, const struct gemm *gemm, unsigned ro
     unsigned numbers = rows * vectors_of(gemm), lanes = e->level->lanes;
     const struct plan_param *w = &gemm->weights;
     int64_t block = w->block_cols, whole = gemm->k / block, rest = gemm->k % block;
-    int64_t a_bytes = block * dtype_bytes(gemm->a_dtype), b_bytes = k_bytes(&gemm->read, block);
-    int64_t scale_bytes = w->scales * plan_scale_bytes(w);
-    LLVMValueRef b = LLVMGetParam(e->function, TILE_B), a[TILE_VECTORS], block_a[TILE_VECTORS];
-    LLVMValueRef scales = LLVMGetParam(e->function, TILE_SCALES);
-    make_readers(e, gemm, a);
-    LLVMValueRef row_scales = gemm->row_scales ? offset_const(e, LLVMGetParam(e->function, TILE_A), gemm->row_scales) : NULL;
+    LLVMValueRef b = LLVMGetParam(e->function, TILE_B), scales = LLVMGetParam(e->function, TILE_SCALES);
+    struct reading reading = read_rows(e, gemm, rows);
     for (unsigned i = 0; i < numbers; i++)
         sums[i] = splat_f32(e, 0, lanes);
     sums[numbers] = LLVMGetParam(e->function, TILE_AHEAD);
     if (whole > 0) {
         struct loop loop = loop_begin_once(e, 0, whole, 1, sums, numbers + prefetches(gemm, rows));
-        for (unsigned i = 0; i < readers_of(e, gemm); i++)
-            block_a[i] = offset(e, a[i], scaled(e, loop.index, a_bytes));
-        add_block(e, gemm, rows, block_a, offset(e, b, scaled(e, loop.index, b_bytes)),
-                  offset(e, scales, scaled(e, loop.index, scale_bytes)),
-                  row_scales ? offset(e, row_scales, scaled(e, loop.index, 4)) : NULL, block, sums);
+        add_block(e, gemm, rows, &reading, b, scales, loop.index, block, sums);
         loop_end(e, &loop, sums);
     }
-    for (unsigned i = 0; i < readers_of(e, gemm); i++)
-        block_a[i] = offset_const(e, a[i], whole * a_bytes);
     if (rest > 0)
-        add_block(e, gemm, rows, block_a, offset_const(e, b, whole * b_bytes),
-                  offset_const(e, scales, whole * scale_bytes),
-                  row_scales ? offset_const(e, row_scales, whole * 4) : NULL, rest, sums);
+        add_block(e, gemm, rows, &reading, b, scales, const_i64(e, whole), rest, sums);
 }
 
 // The tile function's own pointers, moved to a panel.
@@ -298,8 +322,8 @@ static void generate_tile(struct emit *e, struct gemm *gemm, unsigned rows, cons
         for (unsigned i = 0; i < rows * vectors_of(gemm); i++)
             carried[i] = splat_f32(e, 0, e->level->lanes);
         carried[rows * vectors_of(gemm)] = LLVMGetParam(tile, TILE_AHEAD);
-        LLVMValueRef a = LLVMGetParam(tile, TILE_A);
-        add_products(e, gemm, rows, &a, LLVMGetParam(tile, TILE_B), gemm->k, carried);
+        struct reading reading = read_rows(e, gemm, rows);
+        add_products(e, gemm, rows, &reading, const_i64(e, 0), LLVMGetParam(tile, TILE_B), gemm->k, carried);
     }
     finish_tile(e, gemm, rows, carried);
     LLVMBuildRetVoid(e->builder);
@@ -435,8 +459,8 @@ static LLVMValueRef either(struct emit *e, LLVMValueRef condition, LLVMValueRef 
 // A tile alone prefetches a little ahead of its own reads. Of several each brings as much as the others, so that memory is
 // read as evenly as they compute: the first, by the same distance ahead of its own reads, what is left of its panel and
 // then so far into the next one, which the others, who find theirs in L2, go on with. The first panel of all has only a tile
-// alone to bring it. Behind the last one the others bring the rows of A that come next, those of the next expert; as many as
-// there are now, for nobody has counted them.
+// alone to bring it. Behind the last one the others bring the rows of A that come next, those of the next expert, where rows
+// follow one another; as many as there are now, for nobody has counted them.
 static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, struct place at, LLVMValueRef rows,
                                    LLVMValueRef a, LLVMValueRef tiles)
 {
@@ -447,7 +471,7 @@ static struct ahead spread_reading(struct emit *e, const struct gemm *gemm, stru
     LLVMValueRef brought = LLVMBuildAdd(b, ahead, LLVMBuildSub(b, bytes, each, ""), "");
     LLVMValueRef others = LLVMBuildSub(b, tiles, const_i64(e, 1), "");
     others = either(e, LLVMBuildICmp(b, LLVMIntEQ, others, const_i64(e, 0), ""), tiles, others);
-    LLVMValueRef row_bytes = scaled(e, rows, gemm->a_stride), share = LLVMBuildUDiv(b, row_bytes, others, "");
+    LLVMValueRef row_bytes = scaled(e, rows, gemm->by_row ? 0 : gemm->a_stride), share = LLVMBuildUDiv(b, row_bytes, others, "");
     LLVMValueRef rounds = const_i64(e, (gemm->k + unroll_of(gemm) - 1) / unroll_of(gemm));
     return (struct ahead){
         .first = offset(e, at.panel, either(e, at.has_before, brought, ahead)),
@@ -509,8 +533,8 @@ static void multiply_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef 
 
     ahead_of(e, &ahead, loop.index, &from, &step);
     LLVMValueRef scales = offset_const(e, at.panel, plan_panel_codes(&gemm->weights));
-    LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {offset(e, a, scaled(e, first, gemm->a_stride)), read, from, step,
-                                                   scales};
+    LLVMValueRef own_a = gemm->by_row ? a : offset(e, a, scaled(e, first, gemm->a_stride));
+    LLVMValueRef args[TILE_OWN + TILE_POINTERS] = {own_a, read, from, step, scales};
     for (unsigned i = 0; i < TILE_POINTERS; i++)
         args[TILE_OWN + i] = p[i] ? offset(e, p[i], scaled(e, first, gemm->p_row[i])) : LLVMConstNull(e->ptr);
     call_tile(e, gemm, count, args);
@@ -589,21 +613,38 @@ struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop
                           .has_after = LLVMBuildNot(b, is_last, "")};
 }
 
-void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panels,
-               LLVMValueRef panel, LLVMValueRef next, LLVMValueRef p[TILE_POINTERS])
+// Beside each panel one more of the rows of A that come next goes on its way, where rows are read by number.
+static void bring_next_row(struct emit *e, const struct gemm *gemm, struct a_rows a, LLVMValueRef panel, LLVMValueRef numbers)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef there = LLVMBuildICmp(b, LLVMIntSLT, panel, a.after, "");
+    LLVMValueRef enough = LLVMBuildICmp(b, LLVMIntSGE, a.count, const_i64(e, rows_to_prefetch(gemm)), "");
+    LLVMBasicBlockRef brought = if_begin(e, LLVMBuildAnd(b, there, enough, ""));
+    LLVMValueRef number = element(e, e->i32, 4, numbers, LLVMBuildAdd(b, a.count, panel, ""));
+    LLVMValueRef row = offset(e, a.first, scaled(e, LLVMBuildZExt(b, number, e->i64, ""), gemm->a_stride));
+    struct loop lines = loop_begin_once(e, 0, gemm->a_stride, 64, NULL, 0);
+    prefetch(e, offset(e, row, lines.index), PREFETCH_L2);
+    loop_end(e, &lines, NULL);
+    if_end(e, brought);
+}
+
+void gemm_rows(struct emit *e, const struct gemm *gemm, struct a_rows a, LLVMValueRef panels, LLVMValueRef panel,
+               LLVMValueRef next, LLVMValueRef p[TILE_POINTERS])
 {
     if (gemm->amx) {
-        amx_rows(e, gemm, rows, a, panels, panel, next, p);
+        amx_rows(e, gemm, a.count, a.first, panels, panel, next, p);
         return;
     }
     LLVMValueRef begin = const_i64(e, 0);
     for (unsigned i = 0; i < WIDE_SHAPES; i++)
         if (gemm->wide[i])
-            begin = multiply_wide(e, gemm->wide[i], rows, a, begin, panels, panel, p);
+            begin = multiply_wide(e, gemm->wide[i], a.count, a.first, begin, panels, panel, p);
     struct loop loop = loop_begin(e, begin, panels, 1, NULL, 0);
     LLVMValueRef moved[TILE_POINTERS];
     struct place at = panel_at(e, gemm, &loop, begin, panel, next);
     move_to_panel(e, gemm, loop.index, p, moved);
-    multiply_panel(e, gemm, rows, a, at, moved);
+    if (gemm->by_row)
+        bring_next_row(e, gemm, a, loop.index, p[ROW_NUMBERS]);
+    multiply_panel(e, gemm, a.count, a.first, at, moved);
     loop_end(e, &loop, NULL);
 }

@@ -6,13 +6,14 @@
 
 #include "emit.h"
 
-enum { TILE_POINTERS = 4, WIDE_PANELS = 4, WIDE_SHAPES = 2, TILE_VECTORS = WIDE_PANELS * PANEL_VECTORS };
+enum { TILE_POINTERS = 4, ROW_NUMBERS = TILE_POINTERS - 1, WIDE_PANELS = 4, WIDE_SHAPES = 2, TILE_VECTORS = WIDE_PANELS * PANEL_VECTORS };
 
 struct gemm {
     uint32_t a_dtype;
     struct plan_param weights; // in memory
     int64_t k;
     int64_t a_stride;
+    bool by_row;        // rows of A lie anywhere: the finisher's p[ROW_NUMBERS] leads to the number of each, i32
     int64_t row_scales; // in a row of A: where the scales of its codes begin, one for each block of the weights; 0: none
     unsigned most_rows; // of a tile
     int64_t p_row[TILE_POINTERS], p_panel[TILE_POINTERS]; // bytes from a row (a panel) to the next, of the finisher's p[]
@@ -46,9 +47,15 @@ void gemm_tiles(struct emit *e, struct gemm *gemm, const char *name);
 /// Scratch that a worker needs for gemm_rows.
 int64_t gemm_scratch(const struct gemm *gemm);
 
+/// Rows of A of one call.
+struct a_rows {
+    LLVMValueRef first; // of them or, by row, of all
+    LLVMValueRef count;
+    LLVMValueRef after; // by row: behind their numbers stand those of so many that come next
+};
 /// Rows of A times `panels` consecutive panels, which begin at `panel`; the one at `next` comes after them.
-void gemm_rows(struct emit *e, const struct gemm *gemm, LLVMValueRef rows, LLVMValueRef a, LLVMValueRef panels,
-               LLVMValueRef panel, LLVMValueRef next, LLVMValueRef p[TILE_POINTERS]);
+void gemm_rows(struct emit *e, const struct gemm *gemm, struct a_rows a, LLVMValueRef panels, LLVMValueRef panel,
+               LLVMValueRef next, LLVMValueRef p[TILE_POINTERS]);
 
 // What gemm_rows and amx_rows share.
 
@@ -63,9 +70,9 @@ struct place panel_at(struct emit *e, const struct gemm *gemm, const struct loop
 /// The finisher's pointers at a panel.
 void move_to_panel(struct emit *e, const struct gemm *gemm, LLVMValueRef panel, LLVMValueRef *p, LLVMValueRef *moved);
 
-/// own[]: a block's factors for a row of A, the weights' and, of the row at `row_scales` + `row` rows, its own; NULL: none.
-void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scales, unsigned row,
-               const LLVMValueRef *factors, LLVMValueRef *own);
+/// own[]: a block's factors for a row of A, the weights' and, at `row_scale`, its own; NULL: none.
+void scale_row(struct emit *e, const struct gemm *gemm, LLVMValueRef row_scale, const LLVMValueRef *factors,
+               LLVMValueRef *own);
 
 /// Where the tiles of a panel prefetch, and how far they go in each round of the loop over k: the first one, and the one
 /// after it, from which each further one is `each` bytes off. Who has nothing to prefetch fetches the panel's first lines

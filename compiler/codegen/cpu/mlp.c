@@ -103,6 +103,14 @@ static LLVMValueRef activated(struct emit *e, const struct up *up, LLVMValueRef 
     }
 }
 
+static void store_hidden(struct emit *e, const struct up *up, LLVMValueRef value, LLVMValueRef to)
+{
+    if (up->coded.block) // codes are made of them
+        store_f32(e, value, to, up->dtype, e->level->lanes);
+    else
+        store_operand(e, value, to, up->dtype, e->level->lanes);
+}
+
 static void finish_up(struct emit *e, const struct gemm *gemm, unsigned rows, LLVMValueRef (*sums)[PANEL_VECTORS],
                       LLVMValueRef *p)
 {
@@ -121,11 +129,11 @@ static void finish_up(struct emit *e, const struct gemm *gemm, unsigned rows, LL
             if (up->biased)
                 sums[r][v] = LLVMBuildFAdd(e->builder, sums[r][v], bias[v], "");
             if (up->plain)
-                store_f32(e, activated_plain(e, up, sums[r][v]),
-                          offset_const(e, to, v * lanes * (int64_t)dtype_bytes(up->dtype)), up->dtype, lanes);
+                store_hidden(e, up, activated_plain(e, up, sums[r][v]),
+                             offset_const(e, to, v * lanes * (int64_t)dtype_bytes(up->dtype)));
         }
         if (!up->plain)
-            store_f32(e, activated(e, up, sums[r][0], sums[r][1]), to, up->dtype, lanes);
+            store_hidden(e, up, activated(e, up, sums[r][0], sums[r][1]), to);
     }
 }
 
@@ -135,6 +143,15 @@ static LLVMValueRef expert_rows(struct emit *e, LLVMValueRef expert_first, LLVMV
     *first = element(e, e->i64, 8, expert_first, expert);
     LLVMValueRef next = LLVMBuildAdd(e->builder, expert, const_i64(e, 1), "");
     return LLVMBuildSub(e->builder, element(e, e->i64, 8, expert_first, next), *first, "");
+}
+
+// number of pairs of the expert behind this one; 0: that is `end`
+static LLVMValueRef rows_after(struct emit *e, LLVMValueRef expert_first, LLVMValueRef expert, LLVMValueRef end)
+{
+    LLVMBuilderRef b = e->builder;
+    LLVMValueRef next = LLVMBuildAdd(b, expert, const_i64(e, 1), ""), is_end = LLVMBuildICmp(b, LLVMIntEQ, next, end, ""), first;
+    LLVMValueRef rows = expert_rows(e, expert_first, LLVMBuildSelect(b, is_end, expert, next, ""), &first);
+    return LLVMBuildSelect(b, is_end, const_i64(e, 0), rows, "");
 }
 
 // units one worker takes at a time: enough that the next panel is usually its own, few enough to balance, and whole
@@ -183,7 +200,7 @@ static void up_body(struct emit *e, const struct up *up, const struct plan_param
     const struct gemm *gemm = &up->gemm;
     int64_t bytes = plan_panel_bytes(&gemm->weights);
     LLVMValueRef units = const_i64(e, plan_up_units(&gemm->weights, up->coded.block)), one = const_i64(e, 1);
-    LLVMValueRef pairs = kernel_argument(e, UP_PAIRS), a = kernel_argument(e, UP_A), w = kernel_argument(e, UP_W);
+    LLVMValueRef pairs = kernel_argument(e, UP_PAIRS), w = kernel_argument(e, UP_W);
     LLVMValueRef hidden = kernel_argument(e, UP_HIDDEN);
     LLVMValueRef expert_first = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, expert_first));
     LLVMValueRef pair_weight = field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_weight));
@@ -197,6 +214,7 @@ static void up_body(struct emit *e, const struct up *up, const struct plan_param
     LLVMValueRef begin = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSGT, e->begin, unit, ""), e->begin, unit, "");
     LLVMValueRef end = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, e->end, after, ""), e->end, after, "");
     LLVMValueRef first, rows = expert_rows(e, expert_first, experts.index, &first);
+    struct a_rows a = {kernel_argument(e, UP_A), rows, const_i64(e, 0)};
     begin = LLVMBuildSub(b, begin, unit, "");
     end = LLVMBuildSub(b, end, unit, "");
     LLVMValueRef panels = const_i64(e, plan_panels(&gemm->weights)), panel = scaled(e, begin, unit_panels(up));
@@ -205,9 +223,15 @@ static void up_body(struct emit *e, const struct up *up, const struct plan_param
     LLVMValueRef out = offset(e, hidden, scaled(e, first, up->hidden_stride));
     LLVMValueRef p[TILE_POINTERS] = {offset(e, out, scaled(e, panel, gemm->p_panel[0])),
                                      offset(e, pair_weight, scaled(e, first, 4))};
+    if (gemm->by_row) {
+        a.after = rows_after(e, expert_first, experts.index, to);
+        p[ROW_NUMBERS] = offset(e, field(e, e->ptr, pairs, offsetof(struct moe_pairs_head, pair_row)), scaled(e, first, 4));
+    } else {
+        a.first = offset(e, a.first, scaled(e, first, gemm->a_stride));
+    }
     if (up->biased)
         p[2] = offset(e, offset(e, biases, scaled(e, experts.index, bias->bytes)), scaled(e, panel, gemm->p_panel[2]));
-    gemm_rows(e, gemm, rows, offset(e, a, scaled(e, first, gemm->a_stride)), LLVMBuildSub(b, stop, panel, ""),
+    gemm_rows(e, gemm, a, LLVMBuildSub(b, stop, panel, ""),
               offset(e, w, scaled(e, LLVMBuildAdd(b, own, panel, ""), bytes)),
               offset(e, w, scaled(e, LLVMBuildAdd(b, own, stop, ""), bytes)), p);
     if (up->coded.block)
@@ -233,6 +257,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
         .weights = expert_weights(e, up.dtype, n + 8, up.plain ? n[1] : 2 * n[1], n[0], !up.plain),
         .k = n[0],
         .a_stride = n[4],
+        .by_row = (n[7] & MLP_BY_ROW) != 0,
         .row_scales = n[11] ? moe_codes_bytes(n[0], dtype_bytes(up.dtype)) : 0,
         .most_rows = tile_rows(e, up.dtype),
         .prefetches = true,
@@ -241,7 +266,7 @@ void generate_mlp_up(struct emit *e, struct plan_kernel *kernel, const char *nam
     };
     struct plan_param bias = bias_panels(e, &up.gemm.weights);
     int64_t out_bytes = (up.plain ? bias.panel : bias.panel / 2) * (int64_t)dtype_bytes(up.dtype);
-    memcpy(up.gemm.p_row, (int64_t[TILE_POINTERS]){up.hidden_stride, 4}, sizeof up.gemm.p_row);
+    memcpy(up.gemm.p_row, (int64_t[TILE_POINTERS]){up.hidden_stride, 4, 0, 4}, sizeof up.gemm.p_row);
     memcpy(up.gemm.p_panel, (int64_t[TILE_POINTERS]){out_bytes, 0, bias.panel * 4}, sizeof up.gemm.p_panel);
     gemm_tiles(e, &up.gemm, context_printf(e->context, "%s_tile", name));
 
@@ -380,8 +405,8 @@ static void down_body(struct emit *e, const struct down *down)
                                      offset(e, pair_weight, scaled(e, first, 4))};
     if (down->biased)
         p[3] = offset(e, offset(e, biases, scaled(e, loop.index, bias.bytes)), scaled(e, e->begin, bias.panel * 4));
-    gemm_rows(e, &down->gemm, count, offset(e, hidden, scaled(e, first, down->gemm.a_stride)),
-              LLVMBuildSub(e->builder, e->end, e->begin, ""), own, offset_const(e, own, weights->bytes), p);
+    struct a_rows a = {offset(e, hidden, scaled(e, first, down->gemm.a_stride)), count, const_i64(e, 0)};
+    gemm_rows(e, &down->gemm, a, LLVMBuildSub(e->builder, e->end, e->begin, ""), own, offset_const(e, own, weights->bytes), p);
     loop_end(e, &loop, NULL);
     store_rows(e, down, rows, accumulator, row_dst);
     LLVMBuildRetVoid(e->builder);

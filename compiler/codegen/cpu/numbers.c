@@ -156,6 +156,14 @@ void store_f32(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_
     }
 }
 
+void store_operand(struct emit *e, LLVMValueRef value, LLVMValueRef pointer, uint32_t dtype, unsigned lanes)
+{
+    if (dtype == dtype_bf16 && e->level->dot_bf16 && lanes == 16)
+        store(e, intrinsic(e, "llvm.x86.avx512bf16.cvtneps2bf16.512", NULL, &value, 1), pointer, 2);
+    else
+        store_f32(e, value, pointer, dtype, lanes);
+}
+
 LLVMValueRef rounded_to(struct emit *e, LLVMValueRef value, uint32_t dtype, unsigned lanes)
 {
     if (dtype == dtype_f16)
@@ -189,11 +197,13 @@ static LLVMValueRef power_of_two(struct emit *e, LLVMValueRef n, unsigned lanes)
     return bits_to_f32(e, shift_left(e, biased, 23, lanes));
 }
 
-LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes)
+// beyond these bounds exp is zero or infinity all the same
+#define EXP_LEAST (-105.0)
+#define EXP_MOST 89.0
+
+static LLVMValueRef exp_within(struct emit *e, LLVMValueRef x, unsigned lanes)
 {
     LLVMBuilderRef b = e->builder;
-    // beyond the bounds the result is zero or infinity all the same
-    x = bound(e, bound(e, x, LLVMRealOGT, 89.0, lanes), LLVMRealOLT, -105.0, lanes);
     // x = n ln2 + r, |r| <= ln2 / 2: adding 1.5 * 2^23 leaves n in the low bits; ln2 in two parts, the first short
     // enough that n times it is exact
     LLVMValueRef magic = splat_f32(e, 0x1.8p23, lanes);
@@ -219,9 +229,17 @@ LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes)
     return LLVMBuildFMul(b, sum, power_of_two(e, rest, lanes), "");
 }
 
+LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes)
+{
+    x = bound(e, bound(e, x, LLVMRealOGT, EXP_MOST, lanes), LLVMRealOLT, EXP_LEAST, lanes);
+    return exp_within(e, x, lanes);
+}
+
 LLVMValueRef emit_sigmoid(struct emit *e, LLVMValueRef x, LLVMValueRef factor, unsigned lanes)
 {
-    LLVMValueRef power = emit_exp(e, LLVMBuildFNeg(e->builder, x, ""), lanes);
+    // bounded first, the sign goes into the multiply-adds
+    x = bound(e, bound(e, x, LLVMRealOLT, -EXP_MOST, lanes), LLVMRealOGT, -EXP_LEAST, lanes);
+    LLVMValueRef power = exp_within(e, LLVMBuildFNeg(e->builder, x, ""), lanes);
     LLVMValueRef sum = LLVMBuildFAdd(e->builder, power, splat_f32(e, 1, lanes), "");
     return LLVMBuildFDiv(e->builder, factor, sum, "");
 }

@@ -374,7 +374,7 @@ static void route_tokens(struct emit *e, const struct route *route)
     LLVMValueRef a = offset(e, x, scaled(e, tiles.index, gemm->a_stride));
 
     LLVMValueRef p[TILE_POINTERS] = {e->scratch};
-    gemm_rows(e, gemm, rows, a, const_i64(e, plan_panels(&gemm->weights)), w, w, p);
+    gemm_rows(e, gemm, (struct a_rows){a, rows, const_i64(e, 0)}, const_i64(e, plan_panels(&gemm->weights)), w, w, p);
 
     struct loop each = loop_begin(e, const_i64(e, 0), rows, 1, NULL, 0);
     LLVMValueRef scores = offset(e, e->scratch, scaled(e, each.index, route->columns * 4));

@@ -117,7 +117,7 @@ static bool can_multiply(const struct plan_kernel *kernel)
         return false;
     if (!up)
         return sizes && computes(n[2]) && computes(n[3]);
-    return sizes && computes(n[3]) && n[2] >= 0 && n[2] < activation_words_count &&
+    return sizes && computes(n[3]) && n[2] >= 0 && n[2] < activation_words_count && !(n[7] & MLP_BY_ROW) &&
            !(is_plain(kernel) && n[2] == activation_clamped_silu);
 }
 
