@@ -348,13 +348,10 @@ static void make_pairs(struct layer *l, struct rng *rng)
                 int64_t pair = l->pair_count++;
                 l->pair_row[pair] = (int32_t)r;
                 l->pair_weight[pair] = random_float(rng);
-                l->sources[pair] = (const uint8_t *)l->x + r * l->h * number_bytes(l->dtype);
-                l->targets[pair] = (uint8_t *)l->a + pair * l->a_stride;
+                int64_t at = l->by_row ? r : pair;
+                l->sources[at] = (const uint8_t *)l->x + r * l->h * number_bytes(l->dtype);
+                l->targets[at] = (uint8_t *)l->a + at * l->a_stride;
             }
-    }
-    for (int64_t r = 0; r < l->rows && l->by_row; r++) {
-        l->sources[r] = (const uint8_t *)l->x + r * l->h * number_bytes(l->dtype);
-        l->targets[r] = (uint8_t *)l->a + r * l->a_stride;
     }
     l->expert_first[l->experts] = l->pair_count;
     for (int64_t r = 0; r < l->rows; r++)
@@ -494,6 +491,33 @@ void layer_copy(const struct layer *l, int64_t n[LAYER_COPY])
         n[4] = l->arithmetic >> 8 & 0xff;
         n[7] = l->elements;
     }
+}
+
+/// How quantised weights are stored, and what the rows are multiplied in.
+static void stored_constants(const struct layer *l, const struct plan_param *weights, int64_t n[LAYER_MLP])
+{
+    if (dtype_quantised(weights->dtype)) {
+        n[8] = weights->dtype;
+        n[9] = weights->block_cols;
+        n[10] = weights->scales;
+    }
+    n[11] = l->arithmetic;
+}
+
+void layer_up(const struct layer *l, uint32_t activation, int64_t n[LAYER_MLP])
+{
+    int64_t form = (l->b_up ? MLP_HAS_BIAS : 0) | (l->plain ? MLP_PLAIN : 0) | (l->by_row ? MLP_BY_ROW : 0);
+    int64_t shape[LAYER_MLP] = {l->h, l->f, activation, l->dtype, l->a_stride, l->hidden_stride, l->weighted_input, form};
+    memcpy(n, shape, sizeof shape);
+    stored_constants(l, &l->up_param, n);
+}
+
+void layer_down(const struct layer *l, int64_t n[LAYER_MLP])
+{
+    int64_t shape[LAYER_MLP] = {l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, l->weighted_input,
+                                l->b_up ? MLP_HAS_BIAS : 0};
+    memcpy(n, shape, sizeof shape);
+    stored_constants(l, &l->down_param, n);
 }
 
 void layer_coded(const struct layer *l, double *row, int64_t width)

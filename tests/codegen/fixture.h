@@ -97,9 +97,11 @@ enum layer_form {
 void layer_init(struct layer *layer, const struct layer_shape *shape, const char *level, uint64_t seed);
 void layer_init_form(struct layer *layer, const struct layer_shape *shape, unsigned form, const char *level, uint64_t seed);
 void layer_free(struct layer *layer);
-/// The constants of the kernel that copies x to A.
-enum { LAYER_COPY = 8 };
+/// The constants of the kernel that copies x to A, and of the two products.
+enum { LAYER_COPY = 8, LAYER_MLP = 12 };
 void layer_copy(const struct layer *layer, int64_t n[LAYER_COPY]);
+void layer_up(const struct layer *layer, uint32_t activation, int64_t n[LAYER_MLP]);
+void layer_down(const struct layer *layer, int64_t n[LAYER_MLP]);
 /// The numbers that a row of `width` is in the layer's arithmetic.
 void layer_coded(const struct layer *layer, double *row, int64_t width);
 /// Of the clamped activation.

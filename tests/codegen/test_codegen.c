@@ -15,32 +15,18 @@ static const uint32_t float_types[] = {dtype_f32, dtype_bf16, dtype_f16};
 
 enum { COPY, UP, DOWN };
 
-/// The constants that say how quantised weights are stored.
-static void add_stored(int64_t n[12], const struct plan_param *weights)
-{
-    if (dtype_quantised(weights->dtype)) {
-        n[8] = weights->dtype;
-        n[9] = weights->block_cols;
-        n[10] = weights->scales;
-    }
-}
-
 static bool layer_code(struct code *code, const struct layer *l, const char *level, uint32_t activation)
 {
     code_init(code);
-    int64_t copy[LAYER_COPY], biased = l->b_up ? MLP_HAS_BIAS : 0;
-    int64_t form = biased | (l->plain ? MLP_PLAIN : 0) | (l->by_row ? MLP_BY_ROW : 0);
-    int64_t up[12] = {l->h, l->f, activation, l->dtype, l->a_stride, l->hidden_stride, l->weighted_input, form};
-    int64_t down[12] = {l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, l->weighted_input, biased};
-    add_stored(up, &l->up_param);
-    add_stored(down, &l->down_param);
-    up[11] = down[11] = l->arithmetic;
+    int64_t copy[LAYER_COPY], up[LAYER_MLP], down[LAYER_MLP];
+    layer_up(l, activation, up);
+    layer_down(l, down);
     layer_copy(l, copy);
     code_add(code, kernel_role_copy_rows, copy, LAYER_COPY, 1);
-    uint32_t row = code_add(code, kernel_role_mlp_up, up, 12, 1);
+    uint32_t row = code_add(code, kernel_role_mlp_up, up, LAYER_MLP, 1);
     ROW(&code->plan, plan_kernel, row)->alpha = LAYER_ALPHA;
     ROW(&code->plan, plan_kernel, row)->limit = LAYER_LIMIT;
-    code_add(code, kernel_role_mlp_down, down, 12, 1);
+    code_add(code, kernel_role_mlp_down, down, LAYER_MLP, 1);
     return code_generate(code, level);
 }
 

@@ -29,28 +29,19 @@ void no_reports(const char *what)
 
 enum { COPY, UP, DOWN };
 
-/// The constants that say how a kernel's weights are stored.
-#define STORED(param) dtype_quantised((param).dtype) ? (param).dtype : dtype_none, (param).block_cols, (param).scales
-
 static bool layer_code(struct code *code, const struct layer *l, const struct expert_case *c, const char *level,
                        int blocks)
 {
-    int64_t form = (l->plain ? MLP_PLAIN : 0) | (l->b_up ? MLP_HAS_BIAS : 0);
     code->host = (struct host_options){.checked = true, .seed = (uint64_t)blocks * 7 + 1, .most_blocks = blocks};
-    int64_t copy[LAYER_COPY];
+    int64_t copy[LAYER_COPY], up[LAYER_MLP], down[LAYER_MLP];
     layer_copy(l, copy);
+    layer_up(l, c->activation, up);
+    layer_down(l, down);
     code_add(code, kernel_role_copy_rows, copy, LAYER_COPY, 1);
-    uint32_t up = code_add(code, kernel_role_mlp_up,
-                           (int64_t[]){l->h, l->f, c->activation, l->dtype, l->a_stride, l->hidden_stride, l->weighted_input, form,
-                                       STORED(l->up_param), l->arithmetic},
-                           12, 1);
-    ROW(&code->plan, plan_kernel, up)->alpha = LAYER_ALPHA;
-    ROW(&code->plan, plan_kernel, up)->limit = LAYER_LIMIT;
-    code_add(code, kernel_role_mlp_down,
-             (int64_t[]){l->f, l->h, l->dtype, l->result, l->hidden_stride, l->acc_stride, l->weighted_input,
-                       form & MLP_HAS_BIAS,
-                         STORED(l->down_param), l->arithmetic},
-             12, 1);
+    uint32_t row = code_add(code, kernel_role_mlp_up, up, LAYER_MLP, 1);
+    ROW(&code->plan, plan_kernel, row)->alpha = LAYER_ALPHA;
+    ROW(&code->plan, plan_kernel, row)->limit = LAYER_LIMIT;
+    code_add(code, kernel_role_mlp_down, down, LAYER_MLP, 1);
     return code_generate(code, level);
 }
 

@@ -229,23 +229,20 @@ static void load(struct code *code, const char *chip, const struct fault *fault,
 static void run_shape(const char *chip, const struct fault *fault, uint64_t seed, void *result, size_t size, unsigned form,
                       int64_t h, int64_t rows, int64_t f, bool down)
 {
-    const bool fp8 = (form & LAYER_FP8) != 0;
     const struct layer_shape shape = {h, f, 3, rows, 2, dtype_bf16, dtype_bf16};
-    const int64_t kind = (form & LAYER_PLAIN ? MLP_PLAIN : 0) | (form & LAYER_BIASED ? MLP_HAS_BIAS : 0);
     struct layer l;
     struct code code;
     layer_init_form(&l, &shape, form, "cuda:sm_80", 5);
-    const struct plan_param *w[2] = {&l.up_param, &l.down_param};
-    int64_t codes = form & LAYER_E4M3 || fp8 ? dtype_fp8_e4m3 : dtype_none, copy[LAYER_COPY];
     l.acc_stride = l.h * 4; // no room between rows
-    code_init(&code);
-    code_add(&code, kernel_role_mlp_up, (int64_t[]){l.h, l.f, activation_silu, l.dtype, l.a_stride, l.hidden_stride, 0, kind,
-                                                       codes, w[0]->block_cols, w[0]->scales, l.arithmetic}, 12, 1);
+    int64_t copy[LAYER_COPY], first[LAYER_MLP], second[LAYER_MLP];
     layer_copy(&l, copy);
+    layer_up(&l, activation_silu, first);
+    layer_down(&l, second);
+    code_init(&code);
+    code_add(&code, kernel_role_mlp_up, first, LAYER_MLP, 1);
     code_add(&code, kernel_role_copy_rows, copy, LAYER_COPY, 1);
     if (down)
-        code_add(&code, kernel_role_mlp_down, (int64_t[]){l.f, l.h, l.dtype, l.result, l.hidden_stride, l.acc_stride, 0, kind & MLP_HAS_BIAS,
-                                                             codes, w[1]->block_cols, w[1]->scales, l.arithmetic}, 12, 1);
+        code_add(&code, kernel_role_mlp_down, second, LAYER_MLP, 1);
     load(&code, chip, fault, seed);
     memset(l.hidden, 0xff, (size_t)(l.pair_count * l.hidden_stride));
     memset(l.acc, 0xff, (size_t)(l.rows * l.acc_stride));

@@ -83,6 +83,8 @@ LLVMValueRef f32_to_bits(struct emit *e, LLVMValueRef value);
 LLVMValueRef rounded_to(struct emit *e, LLVMValueRef value, uint32_t dtype, unsigned lanes);
 /// a * b + c, fused where the level has it; never fused otherwise, so that every use rounds alike.
 LLVMValueRef multiply_add(struct emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c);
+/// The larger (beyond: OLT) or smaller (OGT) of x and a limit; NaN stays.
+LLVMValueRef limited(struct emit *e, LLVMValueRef x, LLVMRealPredicate beyond, double limit, unsigned lanes);
 /// The one exponential of all kernels: relative error about 1e-7, overflow to infinity, NaN stays.
 LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes);
 /// factor / (1 + exp(-x))

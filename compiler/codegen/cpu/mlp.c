@@ -43,13 +43,6 @@ static LLVMValueRef gelu_of(struct emit *e, LLVMValueRef x, unsigned lanes)
     return multiply_add(e, half, erf, half);
 }
 
-// the larger (or smaller) of x and a limit; NaN stays
-static LLVMValueRef limited(struct emit *e, LLVMValueRef x, LLVMRealPredicate beyond, double limit, unsigned lanes)
-{
-    LLVMValueRef edge = splat_f32(e, limit, lanes);
-    return LLVMBuildSelect(e->builder, LLVMBuildFCmp(e->builder, beyond, x, edge, ""), edge, x, "");
-}
-
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which is x times a sigmoid
 static LLVMValueRef gelu_tanh_of(struct emit *e, LLVMValueRef x, unsigned lanes)
 {

@@ -183,8 +183,7 @@ LLVMValueRef multiply_add(struct emit *e, LLVMValueRef a, LLVMValueRef b, LLVMVa
     return LLVMBuildFAdd(e->builder, LLVMBuildFMul(e->builder, a, b, ""), c, "");
 }
 
-// x clamped to a bound, but NaN left alone
-static LLVMValueRef bound(struct emit *e, LLVMValueRef x, LLVMRealPredicate beyond, double limit, unsigned lanes)
+LLVMValueRef limited(struct emit *e, LLVMValueRef x, LLVMRealPredicate beyond, double limit, unsigned lanes)
 {
     LLVMValueRef edge = splat_f32(e, limit, lanes);
     return LLVMBuildSelect(e->builder, LLVMBuildFCmp(e->builder, beyond, x, edge, ""), edge, x, "");
@@ -231,14 +230,14 @@ static LLVMValueRef exp_within(struct emit *e, LLVMValueRef x, unsigned lanes)
 
 LLVMValueRef emit_exp(struct emit *e, LLVMValueRef x, unsigned lanes)
 {
-    x = bound(e, bound(e, x, LLVMRealOGT, EXP_MOST, lanes), LLVMRealOLT, EXP_LEAST, lanes);
+    x = limited(e, limited(e, x, LLVMRealOGT, EXP_MOST, lanes), LLVMRealOLT, EXP_LEAST, lanes);
     return exp_within(e, x, lanes);
 }
 
 LLVMValueRef emit_sigmoid(struct emit *e, LLVMValueRef x, LLVMValueRef factor, unsigned lanes)
 {
     // bounded first, the sign goes into the multiply-adds
-    x = bound(e, bound(e, x, LLVMRealOLT, -EXP_MOST, lanes), LLVMRealOGT, -EXP_LEAST, lanes);
+    x = limited(e, limited(e, x, LLVMRealOLT, -EXP_MOST, lanes), LLVMRealOGT, -EXP_LEAST, lanes);
     LLVMValueRef power = exp_within(e, LLVMBuildFNeg(e->builder, x, ""), lanes);
     LLVMValueRef sum = LLVMBuildFAdd(e->builder, power, splat_f32(e, 1, lanes), "");
     return LLVMBuildFDiv(e->builder, factor, sum, "");

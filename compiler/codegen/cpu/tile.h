@@ -1,5 +1,4 @@
-// The register tile itself: up to 13 rows of A times one panel of packed weights, or very few rows times several panels. A
-// tile function is given the places below and the finisher's pointers.
+// The register tile of gemm.h itself. A tile function is given the places below and the finisher's pointers.
 #ifndef MOECC_CODEGEN_CPU_TILE_H
 #define MOECC_CODEGEN_CPU_TILE_H
 
